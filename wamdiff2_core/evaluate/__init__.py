@@ -1,0 +1,1 @@
+"""Scores of answers against known truth: waypoints, boxes, texts. Import the submodule you need."""
