@@ -1,0 +1,77 @@
+"""summary.json of a drive: one flat set of keys, the same for demo, replay and evaluation."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+
+from wamdiff2_core.evaluate.answers import answer_score
+from wamdiff2_core.evaluate.detection import detection_score
+from wamdiff2_core.evaluate.record import DriveRecord
+from wamdiff2_core.evaluate.waypoints import waypoint_errors
+
+STATED = ("block_size", "steps", "threshold", "rule", "checkpoint", "seed", "commit", "map")
+SCORED = ("route_completion", "collisions", "red_lights", "off_road_seconds", "comfort")
+
+
+def summarise(record: DriveRecord) -> dict[str, object]:
+    """Figures of a drive (keys of `summary.json`); a figure that the record cannot give is None, never made up.
+
+    `plan_hz` is plans per second of the simulated or recorded clock; `wall_seconds` tells how long the drive took.
+    """
+    track = record.track
+    seconds = float(track[-1, 0] - track[0, 0]) if len(track) else 0.0
+    moved = np.linalg.norm(np.diff(track[:, 1:3], axis=0), axis=1).sum() if len(track) > 1 else 0.0
+    latencies = [p.latency_ms for p in record.plans]
+    pairs = [(p.points, p.expert) for p in record.plans if p.points is not None and p.expert is not None]
+    errors = waypoint_errors(np.array([p for p, _ in pairs]), np.array([e for _, e in pairs]))
+    boxes = detection_score([b.predicted for b in record.boxes], [b.truth for b in record.boxes])
+    known = [(a.kind, a.answer or None, a.truth) for a in record.answers if a.truth]
+    answers = answer_score(known)
+    summary: dict[str, object] = {
+        "sim_seconds": seconds,
+        "wall_seconds": record.wall_seconds,
+        "distance_m": float(moved),
+        **{key: record.score.get(key) for key in SCORED},
+        "plans": len(record.plans),
+        "plan_hz": len(record.plans) / seconds if seconds else None,
+        "plan_latency_ms": _percentiles(latencies),
+        "frame_age_ms": _percentiles([p.frame_age_ms for p in record.plans]),
+        "parse_failures": record.parse_failures,
+        "frames_dropped": record.frames_dropped,
+        "forwards_per_plan": float(np.mean([p.forwards for p in record.plans])) if record.plans else None,
+        "ade_to_expert_m": errors.ade_m,
+        "per_waypoint_l2_m": list(errors.per_waypoint_m),
+        "detection_map50": boxes.map50,
+        "detection_frames": boxes.images,
+        "answers_correct": answers.correct,
+        "answers": answers.count,
+        **{key: record.settings.get(key) for key in STATED},
+    }
+    return {key: _finite(value) for key, value in summary.items()}
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON whole or not at all: to a neighbour first, then renamed. NaN is refused (ValueError)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(path.suffix + ".part")
+    partial.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    os.replace(partial, path)
+
+
+def _percentiles(values: list[float]) -> dict[str, float | None]:
+    if not values:
+        return {"p50": None, "p99": None}
+    return {"p50": float(np.percentile(values, 50)), "p99": float(np.percentile(values, 99))}
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    return value
