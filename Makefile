@@ -1,0 +1,34 @@
+# Every target prepares .venv first; a repeat of the preparation takes a moment. `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench clean
+
+SECONDS ?= 60
+SEED ?= 0
+BLOCK_SIZE ?= 32
+CHECKPOINT ?=
+PYTEST_ARGS ?=
+RUN := source tools/env.sh &&
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: ## make .venv: system libraries, Python packages, ROS 2, messages
+	@tools/setup.sh
+
+demo: setup ## drive a town on this machine: out/demo/summary.json, report.html, bag/
+	@$(RUN) wamdiff2 demo --seconds $(SECONDS) --seed $(SEED) --block-size $(BLOCK_SIZE) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT))
+
+test: lint ## check everything that can be checked here
+	@$(RUN) python -m pytest $(PYTEST_ARGS)
+
+lint: setup ## ruff, types, layering
+	@$(RUN) ruff check .
+	@$(RUN) mypy
+	@$(RUN) python tools/layering.py
+
+bench: setup ## speed of this machine: out/bench
+	@$(RUN) wamdiff2 bench
+
+clean: ## remove what was built and written, not .venv
+	rm -rf build install log out
