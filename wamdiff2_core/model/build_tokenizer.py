@@ -120,14 +120,14 @@ def _fits(task: str, tokenizer: TextTokenizer, text: str, allowed: tuple[tuple[i
 
 
 def _weighted(texts: Iterable[str]) -> Iterator[str]:
-    """The texts, and the labels often enough to be whole tokens.
+    """The texts, and the labels and roles often enough to be whole tokens.
 
     Boxes follow each other without a space, but `;car` must stay two tokens: records are handed over one by one.
     """
     for text in itertools.chain(texts, corpus()):
         yield from _RECORD_BORDER.split(text)
-    for label in detect.LABELS:
-        yield from itertools.repeat(label, 5000)
+    for word in (*detect.LABELS, "user", "assistant"):
+        yield from itertools.repeat(word, 5000)
 
 
 def _filled(template: str, rng: np.random.Generator) -> str:
