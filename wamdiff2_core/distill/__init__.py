@@ -1,0 +1,1 @@
+"""Training of block-diffusion models: corruption, packed layout, losses, data and the one training loop."""

@@ -1,0 +1,94 @@
+"""Saving: Hugging Face folders of bf16 shards, and training state; both appear whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+SHARD_BYTES = 15 * 10**6
+SIDE_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+    "chat_template.jinja", "preprocessor_config.json", "generation_config.json",
+)
+
+
+def shards(tensors: dict[str, torch.Tensor], limit_bytes: int) -> list[dict[str, torch.Tensor]]:
+    """Split in order, each part at most `limit_bytes` (a single larger tensor makes a part of its own)."""
+    parts: list[dict[str, torch.Tensor]] = [{}]
+    used = 0
+    for name, tensor in tensors.items():
+        size = tensor.numel() * tensor.element_size()
+        if parts[-1] and used + size > limit_bytes:
+            parts.append({})
+            used = 0
+        parts[-1][name] = tensor
+        used += size
+    return parts
+
+
+def save_weights(model: nn.Module, folder: Path, state: dict[str, torch.Tensor] | None = None,
+                 dtype: torch.dtype = torch.bfloat16, limit_bytes: int = SHARD_BYTES) -> None:
+    """Write config.json and the weights into `folder` (which exists). `state` replaces the model's own values by name.
+
+    A tied output matrix is left out, as Hugging Face folders do.
+    """
+    tensors = {**{k: v for k, v in model.state_dict().items()}, **(state or {})}
+    if model.config.tie_word_embeddings:
+        tensors.pop("lm_head.weight", None)
+    tensors = {name: t.detach().to("cpu", dtype).contiguous() for name, t in tensors.items()}
+    parts = shards(tensors, limit_bytes)
+    names = [f"model-{i + 1:05d}-of-{len(parts):05d}.safetensors" for i in range(len(parts))]
+    if len(parts) == 1:
+        names = ["model.safetensors"]
+    for name, part in zip(names, parts, strict=True):
+        save_file(part, folder / name, metadata={"format": "pt"})
+        (folder / name).chmod(0o644)  # safetensors makes files that only their owner may read
+    if len(parts) > 1:
+        index = {"metadata": {"total_size": sum(t.numel() * t.element_size() for t in tensors.values())},
+                 "weight_map": {key: name for name, part in zip(names, parts, strict=True) for key in part}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+    config = model.config.to_dict()
+    config["architectures"] = ["Qwen3VLForConditionalGeneration"]
+    config["dtype"] = str(dtype).removeprefix("torch.")
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def replace_folder(new: Path, target: Path) -> None:
+    """Put the finished folder `new` in the place of `target`; the old one is gone only once the new one stands."""
+    old = target.with_name(f".{target.name}.old-{uuid.uuid4().hex[:8]}")
+    if target.exists():
+        os.replace(target, old)
+    os.replace(new, target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def save_folder(model: nn.Module, source: Path, target: Path, state: dict[str, torch.Tensor] | None = None) -> None:
+    """Write a checkpoint folder atomically: weights and config of `model`, tokenizer and side files from `source`."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    new = target.with_name(f".{target.name}.new-{uuid.uuid4().hex[:8]}")
+    new.mkdir()
+    for name in SIDE_FILES:
+        if (source / name).exists():
+            shutil.copy2(source / name, new / name)
+    save_weights(model, new, state)
+    replace_folder(new, target)
+
+
+def save_state(state: dict, path: Path) -> None:
+    """Write training state atomically: a killed run finds the last whole file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f".{path.name}.new")
+    torch.save(state, new)
+    os.replace(new, path)
+
+
+def load_state(path: Path, device: torch.device) -> dict:
+    """Read what `save_state` wrote: tensors and plain values only, no code."""
+    return torch.load(path, map_location=device, weights_only=True)

@@ -1,0 +1,86 @@
+"""Step 1 of masked-diffusion training: hide answer tokens, block by block, under the linear noise schedule.
+
+R rows of C answer positions; row r has `length[r]` live positions, a multiple of its block size `block[r]`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wamdiff2_core.errors import ConfigError
+
+T_MIN = 0.02
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """noisy (R, C) ids with masks in place; masked (R, C) bool; t (R, C) noise level of each position's block."""
+
+    noisy: Tensor
+    masked: Tensor
+    t: Tensor
+
+
+def block_noise(length: Tensor, block: Tensor, positions: int, t_min: float = T_MIN,
+                generator: torch.Generator | None = None) -> Tensor:
+    """Noise level t (R, C): one draw per block, stratified over the row's blocks, permuted, and only then clamped.
+
+    With n blocks, block k gets U(rank_k / n, (rank_k + 1) / n) for a random permutation of ranks: every row sees low and
+    high noise. Clamping afterwards keeps 1 / t at most 1 / t_min whatever the stratum.
+    """
+    if not 0.0 < t_min < 1.0:
+        raise ConfigError(f"t_min: expected a value within (0, 1), got {t_min}")
+    device, rows = length.device, length.shape[0]
+    count = torch.div(length + block - 1, block, rounding_mode="floor")  # (R,) blocks of each row
+    slots = positions  # a block of one position is the most there can be
+    keys = torch.rand(rows, slots, device=device, generator=generator)
+    live = torch.arange(slots, device=device) < count[:, None]
+    rank = keys.masked_fill(~live, 2.0).argsort(1).argsort(1)  # a permutation of 0..count-1 over the live blocks
+    offset = torch.rand(rows, slots, device=device, generator=generator)
+    t = ((rank + offset) / count.clamp(min=1)[:, None]).clamp(t_min, 1.0)
+    return t.gather(1, block_index(block, positions))
+
+
+def block_index(block: Tensor, positions: int) -> Tensor:
+    """(R, C): number of the block that each answer position belongs to."""
+    return torch.arange(positions, device=block.device)[None] // block[:, None]
+
+
+def corrupt(answer: Tensor, length: Tensor, given: Tensor, block: Tensor, mask_token_id: int, *, t_min: float = T_MIN,
+            generator: torch.Generator | None = None) -> Corruption:
+    """Mask each free live position with probability t of its block, at least one per block that has a free position.
+
+    answer, given: (R, C); length, block: (R,). Given (scaffold) and dead positions are never masked.
+    """
+    rows, positions = answer.shape
+    device = answer.device
+    t = block_noise(length, block, positions, t_min, generator)
+    free = maskable(length, given)
+    masked = free & (torch.rand(rows, positions, device=device, generator=generator) < t)
+    masked |= first_choice(free, masked, block, generator)
+    return Corruption(torch.where(masked, mask_token_id, answer), masked, t)
+
+
+def maskable(length: Tensor, given: Tensor) -> Tensor:
+    """(R, C) bool: live positions that the scaffold does not give."""
+    return ~given & (torch.arange(given.shape[1], device=given.device) < length[:, None])
+
+
+def first_choice(free: Tensor, masked: Tensor, block: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """(R, C) bool: one random free position of every block that has free positions but no mask yet."""
+    rows, positions = free.shape
+    index = block_index(block, positions)
+    score = torch.rand(rows, positions, device=free.device, generator=generator).masked_fill(~free, -1.0)
+    best = torch.full_like(score, -1.0).scatter_reduce(1, index, score, "amax")
+    hit = torch.zeros_like(score).scatter_reduce(1, index, masked.to(score.dtype), "amax")
+    return free & (score == best.gather(1, index)) & (hit.gather(1, index) == 0)
+
+
+def complement(answer: Tensor, corruption: Corruption, length: Tensor, given: Tensor, mask_token_id: int,
+               t_min: float = T_MIN) -> Corruption:
+    """The other half: what was masked is shown and what was shown is masked, so a pair trains every free token once."""
+    masked = maskable(length, given) & ~corruption.masked
+    return Corruption(torch.where(masked, mask_token_id, answer), masked, (1.0 - corruption.t).clamp(t_min, 1.0))
