@@ -26,7 +26,7 @@ def classify_turn(heading_change: float) -> Command:
 
 
 class _Arm:
-    """A leg with its lanes: `inward` end at the junction, `outward` start there; index 0 is next to the road's middle."""
+    """A leg and its lanes: `inward` end at the junction, `outward` start there; index 0 is next to the middle."""
 
     def __init__(self, leg: Leg, direction: Cell) -> None:
         self.leg, self.direction = leg, direction
@@ -155,7 +155,7 @@ def _turn_between(arm: _Arm, other: _Arm) -> Command:
 
 
 def _connections(arm: _Arm, arms: list[_Arm]) -> list[tuple[Lane, Lane, Command]]:
-    """(inward lane, outward lane, turn) of one approach: left turns from the left lane, right turns from the right one."""
+    """(inward lane, outward lane, turn) of one approach; left turns start in the left lane, right ones in the right."""
     others = [(other, _turn_between(arm, other)) for other in arms if other is not arm]
     turns = {turn for _, turn in others}
     links: list[tuple[Lane, Lane, Command]] = []
@@ -219,7 +219,7 @@ def _crosswalk(node: Node, arm: _Arm, lane_width: float, height: Height) -> np.n
 def _add_lights(
     road_map: RoadMap, junction: int, node: Node, arm: _Arm, arms: list[_Arm], lane_width: float, height: Height
 ) -> None:
-    """One group per approach: a head at the near right corner and one across the junction. Opposing legs share a phase."""
+    """One group per approach: a head at the near right corner, one across. Opposing legs share a phase."""
     number = len(road_map.light_groups)
     facing = arm.leg.heading
     inward = -curves.unit(facing)

@@ -85,7 +85,7 @@ def reverse(poses: np.ndarray) -> np.ndarray:
 
 
 def resample(points: np.ndarray, step: float = 1.0) -> np.ndarray:
-    """(N, D) points evenly spaced by nearly `step` metres (planar) along `points` (M, D); both ends are kept exactly."""
+    """(N, D) points spaced evenly by about `step` metres (planar) along `points` (M, D); both ends stay exact."""
     gaps = np.hypot(*np.diff(points[:, :2], axis=0).T)
     s = np.concatenate(([0.0], np.cumsum(gaps)))
     targets = np.linspace(0.0, s[-1], max(2, int(round(s[-1] / step)) + 1))

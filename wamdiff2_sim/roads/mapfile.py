@@ -1,4 +1,4 @@
-"""RoadMap <-> .npz without pickle: flat arrays, points as second differences of whole millimetres (small when zipped)."""
+"""RoadMap <-> .npz without pickle: flat arrays, points as second differences of millimetres (zips small)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Street networks for procedural towns: a jittered grid of nodes, thinned, with bends, T- and 4-way junctions.
 
-The result is abstract: junction nodes with legs (heading, mouth distance, lane count) and roads (centre poses) between legs.
+The result is abstract: junction nodes with legs (heading, mouth, lane count) and roads (centre poses) between legs.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Style:
 
 
 STYLES = (
-    Style("small_town", (3, 4), (55, 110), 0.0, 0.0, (3.8, 4.0), (3.0, 6.0), (9, 16), 0.05, 0.35, 0.75, 1.0, 0.0, 0.1,
+    Style("small_town", (3, 5), (55, 110), 0.0, 0.0, (3.8, 4.0), (3.0, 6.0), (9, 16), 0.05, 0.12, 0.75, 1.0, 0.0, 0.1,
           ((30, 30, 40), (40,))),
-    Style("old_town", (3, 4), (60, 120), 0.10, 0.1, (3.3, 4.0), (3.0, 8.0), (10, 30), 0.35, 0.45, 0.6, 0.9, 0.0, 0.4,
+    Style("old_town", (3, 4), (60, 120), 0.10, 0.1, (3.3, 4.0), (3.0, 8.0), (10, 30), 0.35, 0.15, 0.6, 0.9, 0.0, 0.4,
           ((30, 40), (40,))),
-    Style("city", (3, 4), (90, 170), 0.05, 0.7, (3.2, 3.7), (4.0, 10.0), (18, 60), 0.2, 0.35, 0.9, 1.0, 0.3, 0.2,
+    Style("city", (2, 4), (90, 170), 0.05, 0.7, (3.2, 3.7), (4.0, 10.0), (18, 60), 0.2, 0.1, 0.9, 1.0, 0.3, 0.2,
           ((40, 50), (50, 60))),
-    Style("suburb", (3, 4), (90, 180), 0.14, 0.25, (3.3, 3.8), (4.0, 10.0), (20, 90), 0.8, 0.5, 0.6, 0.6, 0.1, 0.7,
+    Style("suburb", (2, 4), (90, 180), 0.14, 0.25, (3.3, 3.8), (4.0, 10.0), (20, 90), 0.8, 0.15, 0.6, 0.6, 0.1, 0.7,
           ((40, 50), (50, 60))),
 )  # fmt: skip
 
@@ -179,7 +179,9 @@ def _connected(links: dict[Cell, set[Cell]]) -> bool:
     return len(seen) == len(links)
 
 
-def _positions(columns: int, rows: int, style: Style, jitter: float, rng: np.random.Generator) -> dict[Cell, np.ndarray]:
+def _positions(
+    columns: int, rows: int, style: Style, jitter: float, rng: np.random.Generator
+) -> dict[Cell, np.ndarray]:
     low, high = style.spacing
     xs = np.cumsum(rng.uniform(low, high, columns))
     ys = np.cumsum(rng.uniform(low, high, rows))

@@ -1,7 +1,7 @@
 """A town as lanes, junctions, lights and crosswalks.
 
-Coordinates: right-handed world (ROS; CARLA's y negated), metres, z up, yaw counter-clockwise. Traffic drives on the right.
-Arc length `s` and headings are planar (xy); z only rides along.
+Coordinates: right-handed world (ROS; CARLA's y negated), metres, z up, yaw counter-clockwise. Traffic drives on the
+right. Arc length `s` and headings are planar (xy); z only rides along.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class LanePosition(NamedTuple):
 class Lane:
     """One drivable lane. `points` (N, 3) float32 is the centre line in driving direction, evenly spaced at about 1 m.
 
-    `turn` is what a junction lane does (FOLLOW elsewhere). `stop_s` is the arc length of the painted stop line, -1 without
-    one; `light_group` controls the lane's end, -1 for none. `left_id` / `right_id` are neighbours of the same direction.
+    `turn` is what a junction lane does (FOLLOW elsewhere). `stop_s` is the arc length of the painted stop line, -1
+    without one; `light_group` controls the lane's end, -1 for none. `left_id` / `right_id`: same-direction neighbours.
     """
 
     id: int
@@ -106,7 +106,7 @@ class LightGroup:
 
 @dataclass(eq=False)
 class RoadMap:
-    """A town. `junctions` maps ids to outline polygons (N, 2), counter-clockwise; `crosswalks` are (4, 3) rectangles."""
+    """A town. `junctions`: outline polygons (N, 2) by id, counter-clockwise; `crosswalks`: (4, 3) rectangles."""
 
     name: str
     lanes: dict[int, Lane]
@@ -132,7 +132,7 @@ class RoadMap:
         return [int(owner) for owner in np.unique(self._index.owners_within(xy, radius))]
 
     def nearest_lane(self, xy: np.ndarray, heading: float | None = None, z: float | None = None) -> LanePosition:
-        """Nearest lane to `xy`. With `heading`, lanes more than 90 degrees off are left out; with `z`, other storeys are.
+        """Nearest lane to `xy`. `heading` leaves out lanes more than 90 degrees off; `z` leaves out other storeys.
 
         If the filters leave no lane within 30 m, the nearest lane of all is given.
         """
