@@ -1,0 +1,41 @@
+"""How to decode: checked when made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wamdiff2_core.errors import ConfigError
+
+RULES = ("dynamic", "static", "sequential")
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """Settings of one `generate` call.
+
+    block_size: tokens denoised together; 1 is autoregressive decoding.
+    steps: most denoising steps a block may take; what is still masked then takes the last prediction.
+    rule: which predictions a step keeps. "dynamic": all with probability >= threshold, else the single best;
+        "static": an equal share of the block, the most probable ones; "sequential": an equal share, left to right.
+    max_new_tokens: most tokens an answer may have, its end token included.
+    time_limit_s: wall clock for the whole call; an answer that is not finished by then is "truncated".
+    """
+
+    block_size: int = 32
+    steps: int = 8
+    rule: str = "dynamic"
+    threshold: float = 0.9
+    max_new_tokens: int = 64
+    time_limit_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "steps", "max_new_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"{name}: expected an integer >= 1, got {value!r}")
+        if self.rule not in RULES:
+            raise ConfigError(f"rule: expected one of {RULES}, got {self.rule!r}")
+        if not 0.0 <= self.threshold <= 1.0:
+            raise ConfigError(f"threshold: expected a number from 0 to 1, got {self.threshold!r}")
+        if self.time_limit_s is not None and not self.time_limit_s > 0.0:
+            raise ConfigError(f"time_limit_s: expected None or a number > 0, got {self.time_limit_s!r}")

@@ -1,0 +1,1 @@
+"""The backbone: checkpoint folders, attention masks, token positions, image encoding."""
