@@ -12,8 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from wamdiff2_core.scene import PLAN_POINTS, PLAN_STEP_S
-from wamdiff2_sim.hazards import Hazards
+from wamdiff2_sim.hazards import Hazards, Nudge
 from wamdiff2_sim.longitudinal import DT_S, Obstacle, choose, free_acceleration, limit_jerk, target_speed
+from wamdiff2_sim.roads.roadmap import RoadMap
+from wamdiff2_sim.roads.route import Route
 from wamdiff2_sim.route_profile import STEP_M, RouteProfile
 from wamdiff2_sim.types import EGO_FRONT_M, EGO_WHEELBASE_M, Pose, WorldState
 
@@ -45,23 +47,23 @@ class ExpertPlan:
 class Expert:
     """Plans on one map. Keeps the newest route's profile; otherwise without memory."""
 
-    def __init__(self, road_map) -> None:
+    def __init__(self, road_map: RoadMap) -> None:
         self._map = road_map
         self._hazards = Hazards(road_map)
-        self._newest: tuple[object, RouteProfile] | None = None
+        self._newest: tuple[Route, RouteProfile] | None = None
 
-    def profile(self, route) -> RouteProfile:
+    def profile(self, route: Route) -> RouteProfile:
         """The route's arrays, made once."""
         if self._newest is None or self._newest[0] is not route:
             self._newest = (route, RouteProfile(self._map, route))
         return self._newest[1]
 
-    def plan(self, state: WorldState, route, route_s: float) -> ExpertPlan:
+    def plan(self, state: WorldState, route: Route, route_s: float) -> ExpertPlan:
         """The next 4 s from `state`; `route_s` (m) is about where base_link is on the route."""
         profile = self.profile(route)
         s, _ = profile.project(state.ego.x, state.ego.y, route_s)
         obstacles = self._hazards.find(state, profile, s)
-        rows, deciders = _rollout(state, profile, s, obstacles)
+        rows, deciders = _rollout(state, profile, s, obstacles, self._hazards.nudges(state, profile, s))
         table = np.array(rows)
         step = int(PLAN_STEP_S / DT_S)
         points = state.ego.to_local(table[step::step, :2])
@@ -69,7 +71,7 @@ class Expert:
         return ExpertPlan(*table.T, points=points, reason=reason, actor_id=actor_id, obstacles=tuple(obstacles))
 
 
-def _rollout(state: WorldState, profile: RouteProfile, s: float, obstacles: list[Obstacle]):
+def _rollout(state: WorldState, profile: RouteProfile, s: float, obstacles: list[Obstacle], nudges: list[Nudge]):
     """Rows (x, y, yaw, speed, acceleration) at 0, 0.1, ... 4 s and the deciding obstacle of each step."""
     x, y, yaw, speed = state.ego.x, state.ego.y, state.ego.yaw, max(state.speed, 0.0)
     acceleration: float | None = None
@@ -83,7 +85,7 @@ def _rollout(state: WorldState, profile: RouteProfile, s: float, obstacles: list
         rows.append((x, y, yaw, speed, acceleration))
         following = max(0.0, speed + acceleration * DT_S)
         travel = 0.5 * (speed + following) * DT_S
-        s, bend = _steer(profile, x, y, yaw, s, speed)
+        s, bend = _steer(profile, x, y, yaw, s, speed, _wanted_offset(nudges, step, s))
         if curvature is not None:
             bend = min(max(bend, curvature - MAX_CURVATURE_RATE * DT_S), curvature + MAX_CURVATURE_RATE * DT_S)
         curvature = bend
@@ -96,8 +98,23 @@ def _rollout(state: WorldState, profile: RouteProfile, s: float, obstacles: list
     return rows, deciders
 
 
-def _steer(profile: RouteProfile, x: float, y: float, yaw: float, s: float, speed: float) -> tuple[float, float]:
-    """(corrected arc length, curvature 1/m): the road's curvature plus a critically damped return to its middle."""
+def _wanted_offset(nudges: list[Nudge], step: int, s: float) -> float:
+    """Lateral place (m, left positive) beside the lane's middle: 0 but next to two-wheelers, blended over 12 m."""
+    wanted = 0.0
+    for item in nudges:
+        ahead = item.s[step] - s
+        part = min((22.0 - ahead) / 12.0, (ahead + 10.0) / 8.0, 1.0)
+        if part > 0.0 and abs(part * item.offset) > abs(wanted):
+            wanted = part * item.offset
+    return wanted
+
+
+def _steer(profile: RouteProfile, x: float, y: float, yaw: float, s: float, speed: float,
+           wanted: float) -> tuple[float, float]:  # fmt: skip
+    """(corrected arc length, curvature 1/m): the road's curvature plus a critically damped return to its middle.
+
+    `wanted` m: the lateral place to return to.
+    """
     xs, ys, headings, curvatures, _, _ = profile.lists
     position = max(s, 0.0) / STEP_M
     i = min(int(position), len(xs) - 2)
@@ -108,7 +125,7 @@ def _steer(profile: RouteProfile, x: float, y: float, yaw: float, s: float, spee
     part = min(max(s / STEP_M - j, 0.0), 1.0)
     heading = headings[j] + part * (headings[j + 1] - headings[j])
     px, py = xs[j] + part * (xs[j + 1] - xs[j]), ys[j] + part * (ys[j + 1] - ys[j])
-    offset = -(x - px) * math.sin(heading) + (y - py) * math.cos(heading)
+    offset = -(x - px) * math.sin(heading) + (y - py) * math.cos(heading) - wanted
     error = math.remainder(yaw - heading, math.tau)
     length = 2.8 + 0.55 * speed
     back = -max(min(offset, 2.0), -2.0) / (length * length) - 2.0 * math.sin(error) / length

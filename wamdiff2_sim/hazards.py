@@ -26,6 +26,7 @@ LIGHT_SIGHT_M = 70.0
 STOP_BEFORE_LINE_M = 1.5
 GAP_BEHIND_CAR_M = 3.0
 GAP_BEFORE_WALKER_M = 2.5
+NUDGE_FROM_M, NUDGE_TO_M, NUDGE_M = 1.2, 2.4, 0.5
 _GRID = np.arange(ROLLOUT_STEPS + 1) * DT_S
 
 
@@ -135,6 +136,24 @@ def _dense(values: np.ndarray) -> list[float]:
     return np.where(both, fine, np.where(np.isfinite(values[index]), values[index], np.inf)).tolist()
 
 
+@dataclass(frozen=True)
+class Nudge:
+    """A two-wheeler at the lane's edge: keep `offset` m (left positive) beside the middle while passing arc lengths `s`."""
+
+    s: list[float]
+    offset: float
+
+
+def nudge(seen: OnRoute, lateral: float, front: float) -> Nudge | None:
+    """Room for somebody slow at the edge of our lane, driving our way."""
+    if abs(float(seen.turn[0])) > 0.6 or not NUDGE_FROM_M < abs(lateral) < NUDGE_TO_M:
+        return None
+    s = np.interp(_GRID, TIMES, seen.middle)
+    if s[0] < front - EGO_LENGTH_M - 4.0:
+        return None
+    return Nudge(s.tolist(), -math.copysign(NUDGE_M, lateral))
+
+
 class Hazards:
     """Finds the obstacles of a state on a route."""
 
@@ -164,6 +183,17 @@ class Hazards:
             else:
                 crossing.append(seen)
         return obstacles + self._yielding(state, profile, s, crossing, obstacles)
+
+    def nudges(self, state: WorldState, profile: RouteProfile, s: float) -> list[Nudge]:
+        """Cyclists at the edge of our lane that we pass with more room."""
+        out = []
+        for actor in state.actors:
+            if actor.kind == "cyclist" and visible(state, actor):
+                seen = self._vehicle(actor, profile, s)
+                _, lateral = profile.project(actor.x, actor.y, float(seen.middle[0]))
+                found = nudge(seen, lateral, s + EGO_FRONT_M)
+                out += [found] if found else []
+        return out
 
     def _vehicle(self, actor: ActorState, profile: RouteProfile, s: float) -> OnRoute:
         track = prediction.predict_vehicle(actor, self._paths)

@@ -9,6 +9,8 @@ import numpy as np
 from scipy.ndimage import gaussian_filter1d
 
 from wamdiff2_core.scene import Command
+from wamdiff2_sim.roads.roadmap import RoadMap
+from wamdiff2_sim.roads.route import Route
 
 STEP_M = 0.5
 EXTEND_M = 90.0  # straight continuation behind the end of the route, so that a rollout never runs out of road
@@ -27,13 +29,12 @@ class StopLine:
 
 @dataclass(frozen=True)
 class JunctionSpan:
-    """Route section `start`..`end` (m) inside junction `junction_id`, taken with `turn`; `lane_id` is the first lane inside."""
+    """Route section `start`..`end` (m) inside junction `junction_id`, taken with `turn`; `heading_in` rad at its entry."""
 
     start: float
     end: float
     junction_id: int
     turn: Command
-    lane_id: int
     signalised: bool
     heading_in: float
 
@@ -45,7 +46,7 @@ class RouteProfile:
     before them), limit (N,) m/s (signs only).
     """
 
-    def __init__(self, road_map, route) -> None:
+    def __init__(self, road_map: RoadMap, route: Route) -> None:
         s = np.asarray(route.s, dtype=np.float64)
         points = np.asarray(route.points, dtype=np.float64)[:, :2]
         self.length = float(s[-1])
@@ -54,12 +55,13 @@ class RouteProfile:
         self.xy = _extend(_smooth(xy))
         self.heading = _heading(self.xy)
         self.curvature = gaussian_filter1d(np.gradient(self.heading) / STEP_M, 1.5)
-        spans = _lane_spans(route, s)
-        self.limit = _limits(road_map, spans, len(self.xy))
+        limits = np.asarray(route.limits_mps, dtype=np.float64)
+        nearest = np.minimum(np.searchsorted(s, np.arange(len(self.xy)) * STEP_M), len(s) - 1)
+        self.limit = limits[nearest]
         curve = np.sqrt(LATERAL_ACCELERATION / np.maximum(np.abs(self.curvature), 1e-4))
         self.speed = _braking_profile(np.minimum(self.limit, np.maximum(curve, MIN_CURVE_SPEED)))
-        self.stop_lines = _stop_lines(road_map, spans)
-        self.junctions = _junctions(road_map, spans, self.heading)
+        self.stop_lines = [StopLine(float(at), int(group)) for at, group in route.stop_lines]
+        self.junctions = _junctions(road_map, route, self.heading)
         self._lists = (self.xy[:, 0].tolist(), self.xy[:, 1].tolist(), self.heading.tolist(),
                        self.curvature.tolist(), self.speed.tolist(), self.limit.tolist())  # fmt: skip
 
@@ -84,10 +86,12 @@ class RouteProfile:
 
 
 def _smooth(xy: np.ndarray) -> np.ndarray:
-    """Take kinks at lane joints out of the line; the mirrored ends stay in place."""
+    """Take kinks at lane joints out of the line; the ends stay in place."""
     if len(xy) < 8:
         return xy
-    return gaussian_filter1d(xy, 1.5, axis=0, mode="mirror") if len(xy) > 8 else xy
+    out = gaussian_filter1d(xy, 1.5, axis=0, mode="nearest")
+    out[:4], out[-4:] = xy[:4], xy[-4:]
+    return out
 
 
 def _extend(xy: np.ndarray) -> np.ndarray:
@@ -105,22 +109,6 @@ def _heading(xy: np.ndarray) -> np.ndarray:
     return np.unwrap(np.arctan2(tangent[:, 1], tangent[:, 0]))
 
 
-def _lane_spans(route, s: np.ndarray) -> list[tuple[int, float, float]]:
-    """(lane id, start, end) of each run of points on one lane; a lane driven twice gives two runs."""
-    ids = np.asarray(route.point_lane_ids)
-    cuts = np.flatnonzero(np.diff(ids)) + 1
-    starts = np.concatenate([[0], cuts])
-    ends = np.concatenate([cuts, [len(ids) - 1]])
-    return [(int(ids[a]), float(s[a]), float(s[b])) for a, b in zip(starts, ends, strict=True)]
-
-
-def _limits(road_map, spans, count: int) -> np.ndarray:
-    limit = np.empty(count)
-    for lane_id, start, _ in spans:
-        limit[int(start / STEP_M) :] = road_map.lanes[lane_id].speed_limit_mps
-    return limit
-
-
 def _braking_profile(speed: np.ndarray) -> np.ndarray:
     """Lower the speeds before slow places so that braking stays within comfort."""
     squares = speed**2
@@ -131,31 +119,10 @@ def _braking_profile(speed: np.ndarray) -> np.ndarray:
     return np.sqrt(out)
 
 
-def _stop_lines(road_map, spans) -> list[StopLine]:
-    lines = []
-    for index, (lane_id, start, end) in enumerate(spans):
-        lane = road_map.lanes[lane_id]
-        if lane.light_group < 0:
-            continue
-        offset = end - lane.length if index == 0 else start  # the first lane may be entered in its middle
-        stop_s = lane.stop_s if lane.stop_s >= 0.0 else max(lane.length - 1.0, 0.0)  # -1: no painted line
-        if offset + stop_s <= end + 1.5:
-            lines.append(StopLine(float(offset + stop_s), int(lane.light_group)))
-    return lines
-
-
-def _junctions(road_map, spans, heading: np.ndarray) -> list[JunctionSpan]:
+def _junctions(road_map: RoadMap, route: Route, heading: np.ndarray) -> list[JunctionSpan]:
     signalised = {group.junction_id for group in road_map.light_groups.values()}
-    out: list[JunctionSpan] = []
-    for lane_id, start, end in spans:
-        lane = road_map.lanes[lane_id]
-        if lane.junction_id < 0:
-            continue
-        if out and out[-1].junction_id == lane.junction_id and abs(out[-1].end - start) < 1.5:
-            last = out[-1]
-            out[-1] = JunctionSpan(last.start, end, last.junction_id, last.turn, last.lane_id, last.signalised,
-                                   last.heading_in)  # fmt: skip
-            continue
+    out = []
+    for start, end, turn, junction_id in route.manoeuvres:
         facing = float(heading[min(int(start / STEP_M), len(heading) - 1)])
-        out.append(JunctionSpan(start, end, lane.junction_id, lane.turn, lane_id, lane.junction_id in signalised, facing))
+        out.append(JunctionSpan(start, end, junction_id, turn, junction_id in signalised, facing))
     return out

@@ -1,0 +1,1 @@
+"""Making training and evaluation data from the driving world."""
