@@ -23,8 +23,8 @@ def dynamic(probability: Tensor, masked: Tensor, threshold: float) -> Tensor:
 
 def static(probability: Tensor, masked: Tensor, share: Tensor) -> Tensor:
     """The `share` (R,) most probable masked positions of each row; the earlier one wins a tie."""
-    order = probability.masked_fill(~masked, -1.0).argsort(1, descending=True, stable=True)
-    rank = order.argsort(1)
+    order = probability.masked_fill(~masked, -1.0).argsort(dim=1, descending=True, stable=True)
+    rank = order.argsort(dim=1)
     return masked & (rank < share[:, None])
 
 

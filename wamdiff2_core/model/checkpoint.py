@@ -164,7 +164,9 @@ def build(config: Qwen3VLConfig, weights: dict[str, Tensor], dtype: torch.dtype)
     bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
-        model = Qwen3VLForConditionalGeneration.from_pretrained(None, config=config, state_dict=weights, dtype=dtype)
+        model = Qwen3VLForConditionalGeneration.from_pretrained(
+            None, config=config, state_dict=weights, dtype=dtype, attn_implementation="sdpa"
+        )
     finally:
         if bar:
             transformers_logging.enable_progress_bar()

@@ -1,0 +1,134 @@
+"""The block being denoised, for all rows of a batch, and the rules that move it. Shared by decoder and reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wamdiff2_core.decode.accept import accept, quota
+from wamdiff2_core.decode.config import DecodingConfig
+from wamdiff2_core.decode.scaffold import Scaffold
+from wamdiff2_core.model.checkpoint import LoadedModel
+
+
+@dataclass
+class BlockState:
+    """One block of R rows, all (R, B): tokens (mask id where undecided), decided, confidence, needed (inside the limit).
+
+    share (R,): tokens that static and sequential keep per step. steps (R,): denoising steps taken.
+    """
+
+    tokens: Tensor
+    decided: Tensor
+    confidence: Tensor
+    needed: Tensor
+    share: Tensor
+    steps: Tensor
+
+    @property
+    def masked(self) -> Tensor:
+        """Positions still to be decided."""
+        return self.needed & ~self.decided
+
+    def select(self, rows: Tensor) -> BlockState:
+        """Only these rows."""
+        fields = (self.tokens, self.decided, self.confidence, self.needed, self.share, self.steps)
+        return BlockState(*(one[rows] for one in fields))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Token ids a decoder must know. output_mask: upstream lets its mask token stand in an answer; nobody else does."""
+
+    mask: int | None
+    eos: Tensor
+    size: int
+    output_mask: bool
+
+    @classmethod
+    def of(cls, loaded: LoadedModel) -> Vocabulary:
+        eos = torch.tensor(loaded.eos_token_ids, device=loaded.device)
+        return cls(loaded.mask_token_id, eos, loaded.vocab_size, loaded.kind == "wam_diff2")
+
+
+def open_block(given: Tensor, needed: Tensor, vocabulary: Vocabulary, config: DecodingConfig) -> BlockState:
+    """A fresh block: given (R, B) holds the scaffold's token or -1; everything else is masked."""
+    fixed = given >= 0
+    fill = vocabulary.mask if vocabulary.mask is not None else int(vocabulary.eos[0])
+    state = BlockState(
+        tokens=torch.where(fixed, given, fill),
+        decided=fixed.clone(),
+        confidence=fixed.to(torch.float32),
+        needed=needed,
+        share=torch.zeros(len(given), dtype=torch.int64, device=given.device),
+        steps=torch.zeros(len(given), dtype=torch.int64, device=given.device),
+    )
+    end_at_eos(state, vocabulary)
+    state.share = quota(state.masked.sum(1), config.steps)
+    return state
+
+
+def apply_step(
+    state: BlockState, tokens: Tensor, probability: Tensor, vocabulary: Vocabulary, config: DecodingConfig
+) -> None:
+    """One denoising step: keep some of the predictions (R, B), in place. Rows that are done do not move."""
+    masked = state.masked
+    state.steps += masked.any(1).to(torch.int64)
+    # Rows of a batch that have something left have all taken the same number of steps.
+    last = int(state.steps.max()) >= config.steps
+    kept = accept(config, probability, masked, state.share, last)
+    state.tokens = torch.where(kept, tokens, state.tokens)
+    state.confidence = torch.where(kept, probability, state.confidence)
+    state.decided = state.decided | kept
+    if vocabulary.output_mask and not last:
+        # Upstream recognises undecided positions by the mask id: a predicted mask token is predicted again.
+        state.decided = state.decided & (state.tokens != vocabulary.mask)
+    end_at_eos(state, vocabulary)
+
+
+def end_at_eos(state: BlockState, vocabulary: Vocabulary) -> None:
+    """What follows the first decided end token is end tokens, as the padding in training: nothing left to predict there."""
+    ended = (state.decided & torch.isin(state.tokens, vocabulary.eos)).cumsum(1) > 0
+    state.tokens = torch.where(ended & ~state.decided, vocabulary.eos[0], state.tokens)
+    state.decided = state.decided | ended
+
+
+def predict(logits: Tensor, allowed: Tensor | None, vocabulary: Vocabulary) -> tuple[Tensor, Tensor, Tensor]:
+    """Best token and its probability, both (R, W), and whether a row's logits (R, W, V) are numbers, (R,).
+
+    The softmax runs over the allowed tokens (R, W, V) only; the mask token is never among them, but for upstream.
+    """
+    logits = logits.float()
+    usable = ~logits.isnan().any(-1).any(-1)
+    if vocabulary.mask is not None and not vocabulary.output_mask:
+        logits[..., vocabulary.mask] = -torch.inf
+    if allowed is not None:
+        logits = logits.masked_fill(~allowed, -torch.inf)
+    best, tokens = logits.max(-1)
+    probability = torch.exp(best - logits.logsumexp(-1))
+    return tokens, probability, usable & probability.isfinite().all(-1)
+
+
+def scaffold_block(
+    scaffolds: Sequence[Scaffold | None], start: int, width: int, vocabulary: Vocabulary
+) -> tuple[Tensor, Tensor | None]:
+    """Of positions [start, start + width): given tokens (R, width) or -1, and allowed tokens (R, width, V) or None."""
+    device = vocabulary.eos.device
+    given = torch.full((len(scaffolds), width), -1, device=device)
+    restricted = False
+    for row, scaffold in enumerate(scaffolds):
+        part = () if scaffold is None else scaffold.given[start : start + width]
+        if part:
+            given[row, : len(part)] = torch.tensor(part, device=device)
+            restricted = True
+    if not restricted:
+        return given, None
+    allowed = torch.ones(len(scaffolds), width, vocabulary.size, dtype=torch.bool, device=device)
+    for row, scaffold in enumerate(scaffolds):
+        if scaffold is not None:
+            table = scaffold.table(vocabulary.size, device)[start : start + width]
+            allowed[row, : len(table)] = table
+    return given, allowed

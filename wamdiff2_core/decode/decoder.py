@@ -1,0 +1,184 @@
+"""The block-diffusion decoder with a KV cache: any block size, batched rows, images, shared prefixes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wamdiff2_core.decode.blocks import Vocabulary
+from wamdiff2_core.decode.cache import KVCache, new_cache
+from wamdiff2_core.decode.config import DecodingConfig
+from wamdiff2_core.decode.kernels import choose
+from wamdiff2_core.decode.result import BatchResult, DecodeResult
+from wamdiff2_core.decode.run import Run
+from wamdiff2_core.decode.scaffold import Scaffold
+from wamdiff2_core.decode.segment import Segment, encode, join, prompt_segment
+from wamdiff2_core.errors import ConfigError
+from wamdiff2_core.model.checkpoint import LoadedModel
+from wamdiff2_core.model.tokens import as_rows
+
+InputIds = Tensor | Sequence[Tensor] | Sequence[Sequence[int]] | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The computed beginning of a prompt, to be shared by several answers; not changed by using it.
+
+    length: tokens. block_size: of a block-causal prefix, which fits that block size only; None = fits all.
+    tail: tokens of an unfinished block of a block-causal prompt, run again with what follows.
+    forwards, vision_ms, prefill_ms: what making it took (not counted again in the answers).
+    """
+
+    cache: KVCache
+    tail: Segment | None
+    length: int
+    next_position: int
+    block_size: int | None
+    forwards: int = 1
+    vision_ms: float = 0.0
+    prefill_ms: float = 0.0
+
+
+class BlockDecoder:
+    """Decodes answers with one model. kernels: "auto" (= "lean"), "lean" or "plain", chosen here, once.
+
+    The lean kernel set copies weights: make a new decoder after the model's weights have changed.
+    """
+
+    def __init__(self, model: LoadedModel, kernels: str = "auto") -> None:
+        self.loaded = model
+        self._kernels = choose(kernels, model)
+
+    @property
+    def kernels(self) -> str:
+        """Name of the kernel set in use."""
+        return self._kernels.name
+
+    @torch.inference_mode()
+    def prefill(
+        self,
+        input_ids: InputIds,
+        pixel_values: Tensor | None = None,
+        image_grid_thw: Tensor | None = None,
+        block_size: int | None = None,
+    ) -> Prefix:
+        """Run the beginning of a prompt (one row) once, for any number of `generate(rest, prefix=...)` calls.
+
+        block_size is needed for checkpoints with block-causal context only: there the prefix depends on it.
+        """
+        rows, single = as_rows(input_ids)
+        if not single:
+            raise ConfigError(f"prefill: expected one row, got {len(rows)}")
+        blocked = self.loaded.context == "block_causal"
+        if blocked and block_size is None:
+            raise ConfigError("prefill: this checkpoint's context is block_causal: expected a block_size, got None")
+        started = time.perf_counter()
+        features = encode(self.loaded, pixel_values, image_grid_thw)
+        seen = time.perf_counter()
+        prompt = prompt_segment(self.loaded, rows, features, image_grid_thw, block_size or 1)
+        length = prompt.segment.width
+        kept = length - length % block_size if blocked and block_size else length
+        cache = self._cache(1, kept)
+        if kept:
+            head = prompt.segment.cut(0, kept)
+            self._kernels.forward(head, cache, cache.mask(head, self.loaded.context))
+            cache.commit(head)
+        return Prefix(
+            cache=cache,
+            tail=prompt.segment.cut(kept, length) if kept < length else None,
+            length=length,
+            next_position=int(prompt.next_position[0]),
+            block_size=block_size if blocked else None,
+            forwards=1 if kept else 0,
+            vision_ms=(seen - started) * 1e3,
+            prefill_ms=(time.perf_counter() - seen) * 1e3,
+        )
+
+    @torch.inference_mode()
+    def generate(
+        self,
+        input_ids: InputIds,
+        pixel_values: Tensor | None = None,
+        image_grid_thw: Tensor | None = None,
+        config: DecodingConfig | None = None,
+        scaffold: Scaffold | Sequence[Scaffold | None] | None = None,
+        prefix: Prefix | None = None,
+        max_new_tokens: Sequence[int] | None = None,
+    ) -> DecodeResult | BatchResult:
+        """Answer one prompt (1-D ids, or one row: a DecodeResult) or several (a BatchResult).
+
+        pixel_values, image_grid_thw: the images of all rows, in order; each row takes as many as it has image tokens.
+        scaffold: one for all rows, or one per row. prefix: what stands before every row (then input_ids hold only the
+        rest of the prompt). max_new_tokens: a limit per row instead of the config's.
+        Raises ConfigError or DataError for settings and inputs that do not fit the model.
+        """
+        started = time.perf_counter()
+        config = config or DecodingConfig()
+        rows, single = as_rows(input_ids)
+        self._check(config, prefix)
+        features = encode(self.loaded, pixel_values, image_grid_thw)
+        seen = time.perf_counter()
+        run = self._start(rows, features, image_grid_thw, config, prefix, _limits(max_new_tokens, config, len(rows)))
+        run.scaffolds = _scaffolds(scaffold, len(rows))
+        run.clock(started, vision_ms=(seen - started) * 1e3, prefill_from=seen)
+        results = run.finish()
+        return results[0] if single else BatchResult(results)
+
+    def _start(self, rows, features, image_grid_thw, config, prefix, limits) -> Run:  # type: ignore[no-untyped-def]
+        """A run over these rows: prompt embedded, cache allocated, nothing computed yet."""
+        order = prefix.length if prefix else 0
+        position = prefix.next_position if prefix else 0
+        prompt = prompt_segment(self.loaded, rows, features, image_grid_thw, config.block_size, order, position)
+        pending = prompt.segment
+        tail = 0
+        if prefix and prefix.tail:
+            tail = prefix.tail.width
+            pending = join([prefix.tail.rows(torch.zeros(len(rows), dtype=torch.int64)), pending])
+        blocks = -(-max(limits) // config.block_size)
+        capacity = (prefix.cache.length if prefix else 0) + pending.width + blocks * config.block_size
+        cache = prefix.cache.grown(capacity, len(rows)) if prefix else self._cache(len(rows), capacity)
+        return Run(
+            loaded=self.loaded,
+            kernels=self._kernels,
+            config=config,
+            vocabulary=Vocabulary.of(self.loaded),
+            cache=cache,
+            pending=[pending],
+            last=prompt.lengths - 1 + tail,
+            next_position=prompt.next_position,
+            limits=limits,
+        )
+
+    def _cache(self, rows: int, capacity: int) -> KVCache:
+        text = self.loaded.model.model.language_model
+        return new_cache(self.loaded.config.text_config, rows, capacity, self.loaded.device, text.embed_tokens.weight.dtype)
+
+    def _check(self, config: DecodingConfig, prefix: Prefix | None) -> None:
+        """Settings against the model and the prefix."""
+        if self.loaded.mask_token_id is None and not (config.block_size == 1 and self.loaded.prediction == "next"):
+            raise ConfigError(
+                f"block_size {config.block_size} needs a mask token, and checkpoint {self.loaded.folder} names none: "
+                "expected load_model(..., mask_token_id=ID), or block_size=1"
+            )
+        if prefix and prefix.block_size not in (None, config.block_size):
+            raise ConfigError(f"prefix: made for block size {prefix.block_size}, got block size {config.block_size}")
+
+
+def _limits(max_new_tokens: Sequence[int] | None, config: DecodingConfig, rows: int) -> list[int]:
+    if max_new_tokens is None:
+        return [config.max_new_tokens] * rows
+    if len(max_new_tokens) != rows or min(max_new_tokens) < 1:
+        raise ConfigError(f"max_new_tokens: expected {rows} integers >= 1, got {list(max_new_tokens)}")
+    return list(max_new_tokens)
+
+
+def _scaffolds(scaffold: Scaffold | Sequence[Scaffold | None] | None, rows: int) -> list[Scaffold | None]:
+    if scaffold is None or isinstance(scaffold, Scaffold):
+        return [scaffold] * rows
+    if len(scaffold) != rows:
+        raise ConfigError(f"scaffold: expected one for each of {rows} rows, got {len(scaffold)}")
+    return list(scaffold)
