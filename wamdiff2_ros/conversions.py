@@ -20,6 +20,7 @@ from wamdiff2.msg import VehicleControl as VehicleControlMsg
 
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.scene import PLAN_STEP_S, Answer, Box, Cost, Detections, Failure, FailureKind, Plan
+from wamdiff2_core.trajectory import Trajectory as SmoothTrajectory
 from wamdiff2_ros.odometry import OdometrySample
 
 BASE_FRAME = "base_link"
@@ -96,17 +97,17 @@ def odometry_message(sample: OdometrySample, z: float = 0.0) -> Odometry:
     return message
 
 
-def trajectory_message(plan: Plan, smooth: Any, stamp_s: float, instruction: str) -> Trajectory:
-    """A valid plan: its raw points, and the smooth trajectory made of them (fields of core's Trajectory, (N,) each)."""
+def trajectory_message(plan: Plan, smooth: SmoothTrajectory, stamp_s: float, instruction: str) -> Trajectory:
+    """A valid plan: its raw points, and the smooth trajectory made of them."""
     points = [
         TrajectoryPoint(
             time_from_start_s=float(smooth.time_s[k]),
-            x_m=float(smooth.x[k]),
-            y_m=float(smooth.y[k]),
-            heading_rad=float(smooth.heading[k]),
-            speed_mps=float(smooth.speed[k]),
-            acceleration_mps2=float(smooth.acceleration[k]),
-            curvature_1pm=float(smooth.curvature[k]),
+            x_m=float(smooth.x_m[k]),
+            y_m=float(smooth.y_m[k]),
+            heading_rad=float(smooth.heading_rad[k]),
+            speed_mps=float(smooth.speed_mps[k]),
+            acceleration_mps2=float(smooth.acceleration_mps2[k]),
+            curvature_1pm=float(smooth.curvature_1pm[k]),
         )
         for k in range(len(smooth.time_s))
     ]

@@ -1,8 +1,9 @@
-"""Newest-only mailbox: callbacks put frames in, the worker takes the newest group of all cameras, the rest is counted."""
+"""Newest-only mailbox: callbacks put frames in, the worker takes the newest group of all cameras."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,6 +54,7 @@ class FrameMailbox:
         self._last_stamp_s: float | None = None
         self._arrived = threading.Condition()
         self._closed = False
+        self._last_group_s = time.monotonic()
         self.dropped = 0
         self.resets = 0
 
@@ -71,6 +73,7 @@ class FrameMailbox:
                 self.dropped += 1
             self._ready = group
             self._last_stamp_s = group.stamp_s
+            self._last_group_s = time.monotonic()
             self._arrived.notify()
 
     def take(self, timeout_s: float) -> FrameGroup | None:
@@ -99,6 +102,11 @@ class FrameMailbox:
         """Steady time of each camera's newest frame, None where none came."""
         with self._arrived:
             return {name: c.history[-1].received_s if c.history else None for name, c in self._cameras.items()}
+
+    def silent_s(self, now_s: float) -> float:
+        """Steady seconds since the last group was complete (or since the mailbox was made)."""
+        with self._arrived:
+            return now_s - self._last_group_s
 
     def newest(self, camera: str) -> Frame | None:
         with self._arrived:

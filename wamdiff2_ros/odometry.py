@@ -63,7 +63,7 @@ class OdometryHistory:
     def ego_state(self, stamp_s: float) -> EgoState | None:
         """Motion at `stamp_s`; None if empty.
 
-        Forward acceleration is the change of speed over the 0.2 s before; sideways it is that of the curve, v * yaw rate.
+        Forward acceleration is the change of speed over the 0.2 s before; sideways it is v * yaw rate.
         """
         now = self.at(stamp_s)
         before = self.at(stamp_s - DIFFERENCE_S)

@@ -1,0 +1,334 @@
+"""Lifecycle node `wamdiff2`: camera images, odometry and an instruction in; trajectory, boxes and answers out.
+
+configure: check the settings, load and warm up the model, subscribe. activate: start the worker and the watchdog.
+Callbacks only store the newest message; the worker thread does the rest.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from diagnostic_msgs.msg import DiagnosticArray
+from nav_msgs.msg import Odometry
+from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor, SetParametersResult
+from rclpy.clock import Clock, ClockType, JumpThreshold
+from rclpy.duration import Duration
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.parameter import Parameter
+from sensor_msgs.msg import CompressedImage, Image
+from std_msgs.msg import String
+
+from wamdiff2_core.errors import ConfigError, DataError, Wamdiff2Error
+from wamdiff2_core.scene import Camera, Scene
+from wamdiff2_ros import conversions as cv
+from wamdiff2_ros.driver_outputs import Outputs
+from wamdiff2_ros.health import Health, diagnostics
+from wamdiff2_ros.mailbox import Frame, FrameMailbox
+from wamdiff2_ros.parameters import DESCRIPTIONS, Settings, changed, parameter_value
+from wamdiff2_ros.process import NodeFailed, run_node
+from wamdiff2_ros.qos import ODOMETRY_IN, OUTPUT, SENSOR_IN, TEXT_IN
+from wamdiff2_ros.worker import Inputs, Outcome, Worker
+
+WATCHDOG_S = 0.25
+DIAGNOSTICS_S = 1.0
+SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
+
+
+def load_driver(settings: Settings) -> Any:
+    """The Driver of the checkpoint, on the device. Imports torch, so only when needed."""
+    from wamdiff2_core.driver import Driver
+
+    if settings.threads:
+        import torch
+
+        torch.set_num_threads(settings.threads)
+    return Driver.from_checkpoint(settings.checkpoint, device=settings.device, dtype=settings.dtype)
+
+
+class DriverNode(LifecycleNode):
+    """`make_driver` builds the Driver from the settings; tests put another one in."""
+
+    def __init__(self, make_driver: Callable[[Settings], Any] = load_driver, **node_options: Any) -> None:
+        super().__init__("wamdiff2", **node_options)
+        self._make_driver = make_driver
+        self.settings = self._declare(Settings())
+        self._autostart = self.declare_parameter("autostart", True).value
+        self._configured = False
+        self._driver: Any = None
+        self._worker: Worker | None = None
+        self._mailbox: FrameMailbox | None = None
+        self._inputs: Inputs | None = None
+        self._outputs: Outputs | None = None
+        self._health = Health()
+        self._subscriptions_made: list[Any] = []
+        self._timers_made: list[Any] = []
+        self._steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self._active_since_s = 0.0
+        self.add_on_set_parameters_callback(self._check_parameters)
+        self.add_post_set_parameters_callback(self._apply_parameters)
+        # Seen by the executor's next turn, so that the node answers discovery before it loads for seconds.
+        self._autostart_timer = self.create_timer(0.05, self._start_by_itself, clock=self._steady)
+
+    # -- parameters -----------------------------------------------------------------------------------------------
+
+    def _declare(self, defaults: Settings) -> Settings:
+        values = {}
+        for name, described in DESCRIPTIONS.items():
+            default = getattr(defaults, name)
+            descriptor = ParameterDescriptor(description=described.text)
+            if described.low is not None and described.high is not None:
+                if isinstance(default, int):
+                    low, high = int(described.low), int(described.high)
+                    descriptor.integer_range = [IntegerRange(from_value=low, to_value=high)]
+                else:
+                    bounds = FloatingPointRange(from_value=float(described.low), to_value=float(described.high))
+                    descriptor.floating_point_range = [bounds]
+            values[name] = self.declare_parameter(name, parameter_value(default), descriptor).value
+        return changed(defaults, values, configured=False)
+
+    def _check_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
+        """Accept a set of parameters only if the settings stay valid as a whole."""
+        try:
+            changed(self.settings, {p.name: p.value for p in parameters}, self._configured)
+        except ConfigError as error:
+            return SetParametersResult(successful=False, reason=str(error))
+        return SetParametersResult(successful=True)
+
+    def _apply_parameters(self, parameters: list[Parameter]) -> None:
+        """One assignment: the worker reads the settings once per scene."""
+        self.settings = changed(self.settings, {p.name: p.value for p in parameters}, self._configured)
+        if self._mailbox is not None:
+            self._mailbox.set_tolerance(self.settings.sync_tolerance_s)
+
+    # -- lifecycle ------------------------------------------------------------------------------------------------
+
+    def _start_by_itself(self) -> None:
+        self._autostart_timer.cancel()
+        if not self._autostart:
+            return
+        if self.trigger_configure() != SUCCESS or self.trigger_activate() != SUCCESS:
+            raise NodeFailed("autostart failed; the reason is in the line above")
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        settings = self.settings
+        try:
+            started_s = time.monotonic()
+            camera = first_camera(settings)
+            self._driver = self._make_driver(settings)
+            self._warm_up(settings)
+        except Wamdiff2Error as error:
+            self.get_logger().error(f"configure: {error}")
+            self._driver = None
+            return FAILURE
+        self._inputs = Inputs(settings.default_instruction)
+        self._mailbox = FrameMailbox(settings.cameras, settings.sync_tolerance_s)
+        self._outputs = Outputs(self, self._health, camera, self._about(settings))
+        self._diagnostics = self.create_lifecycle_publisher(DiagnosticArray, "/diagnostics", OUTPUT)
+        self._subscribe(settings)
+        self._jump = self.get_clock().create_jump_callback(
+            JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=True),
+            post_callback=self._clock_jumped,
+        )
+        self._configured = True
+        took_s = time.monotonic() - started_s
+        self.get_logger().info(f"configured in {took_s:.1f} s: {settings.checkpoint} on {settings.device}")
+        return SUCCESS
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        assert self._mailbox is not None and self._inputs is not None
+        assert self._outputs is not None
+        self._health = self._outputs.health = Health()
+        self._mailbox = FrameMailbox(self.settings.cameras, self.settings.sync_tolerance_s)
+        self._worker = Worker(
+            self._driver, self._mailbox, self._inputs, self._topics(), lambda: self.settings, self._publish
+        )
+        self._active_since_s = time.monotonic()
+        result = super().on_activate(state)
+        self._worker.start()
+        self._timers_made = [
+            self.create_timer(WATCHDOG_S, self._watch, clock=self._steady),
+            self.create_timer(DIAGNOSTICS_S, self._publish_diagnostics, clock=self._steady),
+        ]
+        return result
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._stop_working()
+        return super().on_deactivate(state)
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._release()
+        return SUCCESS
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._stop_working()
+        self._release()
+        return SUCCESS
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._stop_working()
+        self._release()
+        return SUCCESS
+
+    def close(self) -> None:
+        """Stop the worker before the context goes away."""
+        self._stop_working()
+
+    def _stop_working(self) -> None:
+        for timer in self._timers_made:
+            self.destroy_timer(timer)
+        self._timers_made = []
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker = None
+
+    def _release(self) -> None:
+        for subscription in self._subscriptions_made:
+            self.destroy_subscription(subscription)
+        self._subscriptions_made = []
+        if self._outputs is not None:
+            for publisher in [*self._outputs.all(), self._diagnostics]:
+                self.destroy_lifecycle_publisher(publisher)
+            self._outputs = None
+            self._jump.unregister()
+        self._driver = self._mailbox = self._inputs = None
+        self._configured = False
+
+    # -- inputs ---------------------------------------------------------------------------------------------------
+
+    def _topics(self) -> dict[str, str]:
+        topics = {name: self.resolve_topic_name(_image_topic(name, self.settings)) for name in self.settings.cameras}
+        return {**topics, "odometry": self.resolve_topic_name("~/input/odometry")}
+
+    def _subscribe(self, settings: Settings) -> None:
+        kind = CompressedImage if settings.image_transport == "compressed" else Image
+        for name in settings.cameras:
+            callback = partial(self._image_arrived, name)
+            self._subscriptions_made.append(
+                self.create_subscription(kind, _image_topic(name, settings), callback, SENSOR_IN)
+            )
+        self._subscriptions_made += [
+            self.create_subscription(Odometry, "~/input/odometry", self._odometry_arrived, ODOMETRY_IN),
+            self.create_subscription(String, "~/input/instruction", self._instruction_arrived, TEXT_IN),
+            self.create_subscription(String, "~/input/question", self._question_arrived, TEXT_IN),
+        ]
+
+    def _image_arrived(self, camera: str, message: Any) -> None:
+        assert self._mailbox is not None
+        stamp_s = cv.stamp_seconds(message.header.stamp)
+        age_s = max(0.0, self._now_s() - stamp_s) if self._now_s() > 0.0 else 0.0
+        self._mailbox.put(Frame(camera, stamp_s, time.monotonic(), message, age_s))
+
+    def _odometry_arrived(self, message: Odometry) -> None:
+        assert self._inputs is not None
+        try:
+            self._inputs.odometry.add(cv.odometry_sample(message))
+        except DataError as error:
+            self._inputs.odometry_error = str(error)
+            return
+        self._inputs.odometry_error = ""
+        self._inputs.odometry_received_s = time.monotonic()
+
+    def _instruction_arrived(self, message: String) -> None:
+        assert self._inputs is not None
+        self._inputs.instruction = message.data.strip() or self.settings.default_instruction
+
+    def _question_arrived(self, message: String) -> None:
+        assert self._inputs is not None
+        question = message.data.strip() or None
+        if question != self._inputs.question and self._worker is not None:
+            self._worker.schedule.forget("ask")
+        self._inputs.question = question
+
+    def _clock_jumped(self, jump: Any) -> None:
+        """Time went back (a bag loops) or changed its source: what was heard belongs to another time."""
+        if self._mailbox is not None and self._inputs is not None:
+            self._mailbox.clear()
+            self._inputs.odometry.clear()
+
+    # -- outputs --------------------------------------------------------------------------------------------------
+
+    def _publish(self, outcome: Outcome) -> None:
+        """Called by the worker thread."""
+        assert self._outputs is not None and self._mailbox is not None
+        self._health.count(outcome)
+        self._outputs.publish(outcome, self._mailbox.dropped)
+
+    def _watch(self) -> None:
+        """No scene for too long: count it, say which topics are the reason, and withdraw the last plan."""
+        if self._worker is not None and not self._worker.alive:
+            raise NodeFailed("the worker thread has ended; its error is above")
+        now_s = time.monotonic()
+        limit_s = self.settings.max_frame_age_s
+        if self._mailbox is None or self._inputs is None or now_s - self._active_since_s < limit_s:
+            return
+        errors = {}
+        for name, received_s in self._mailbox.last_received_s().items():
+            if received_s is None:
+                errors[self._topics()[name]] = "nothing received"
+            elif now_s - received_s > limit_s:
+                errors[self._topics()[name]] = f"last frame came {now_s - received_s:.1f} s ago"
+        if not errors and self._mailbox.silent_s(now_s) > limit_s + WATCHDOG_S:
+            errors = dict.fromkeys(
+                (self._topics()[name] for name in self.settings.cameras),
+                f"stamps differ by more than {self.settings.sync_tolerance_s} s between cameras",
+            )
+        if errors and self._outputs is not None:
+            self._health.count_missing(errors)
+            text = "; ".join(f"{topic}: {problem}" for topic, problem in errors.items())
+            self._outputs.publish_no_plan(text, max(self._now_s(), 0.0), self._inputs.instruction)
+
+    def _publish_diagnostics(self) -> None:
+        if self._mailbox is None or self._inputs is None:
+            return
+        now_s = time.monotonic()
+        names = self._topics()
+        last = {names[name]: at for name, at in self._mailbox.last_received_s().items()}
+        last[names["odometry"]] = self._inputs.odometry_received_s
+        ages = {topic: None if at is None else now_s - at for topic, at in last.items()}
+        self._diagnostics.publish(
+            diagnostics(self._health, max(self._now_s(), 0.0), self.get_name(), ages, self._mailbox.dropped)
+        )
+
+    # -- helpers --------------------------------------------------------------------------------------------------
+
+    def _now_s(self) -> float:
+        return self.get_clock().now().nanoseconds * 1e-9
+
+    def _warm_up(self, settings: Settings) -> None:
+        """Answer one grey scene, so that the first real one is not slow."""
+        images = {name: np.full((96, 160, 3), 128, np.uint8) for name in settings.cameras}
+        self._driver.answer(Scene(images, settings.default_instruction, question="what is ahead"), tasks=settings.tasks)
+
+    def _about(self, settings: Settings) -> dict[str, str]:
+        kernels = str(getattr(self._driver, "kernels", "torch"))
+        return {"kernels": kernels, "device": settings.device, "checkpoint": settings.checkpoint}
+
+
+def first_camera(settings: Settings) -> Camera | None:
+    """The first camera as the rig file has it, None without a rig. ConfigError if the rig lacks it."""
+    if not settings.rig:
+        return None
+    from wamdiff2_core.rig import load_rig
+
+    for camera in load_rig(settings.rig):
+        if camera.name == settings.cameras[0]:
+            return camera
+    raise ConfigError(f"rig {settings.rig} has no camera {settings.cameras[0]}")
+
+
+def _image_topic(camera: str, settings: Settings) -> str:
+    topic = f"~/input/{camera}/image"
+    return f"{topic}/compressed" if settings.image_transport == "compressed" else topic
+
+
+def main(args: list[str] | None = None) -> int:
+    return run_node(DriverNode, args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Publishers of the driver node: an Outcome becomes messages on ~/output/..."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nav_msgs.msg import Path
+from sensor_msgs.msg import CompressedImage
+from wamdiff2.msg import Answer, Boxes, Stats, Trajectory
+
+from wamdiff2_core.overlay import overlay
+from wamdiff2_core.scene import Answer as CoreAnswer
+from wamdiff2_core.scene import Camera, Detections, Failure, FailureKind, Plan
+from wamdiff2_core.trajectory import smooth_trajectory
+from wamdiff2_ros import conversions as cv
+from wamdiff2_ros.health import Health
+from wamdiff2_ros.images import fill_compressed
+from wamdiff2_ros.qos import OUTPUT
+from wamdiff2_ros.worker import Outcome
+
+OVERLAY_QUALITY = 80
+
+
+class Outputs:
+    """Creates the publishers on a node, and publishes. Called from the worker thread and the watchdog."""
+
+    def __init__(self, node: Any, health: Health, camera: Camera | None, about: dict[str, str]) -> None:
+        """`camera`: the first camera, for the overlay (None: no overlay). `about`: kernels, device, checkpoint."""
+        self.health = health
+        self._camera = camera
+        self._about = about
+        self.trajectory = node.create_lifecycle_publisher(Trajectory, "~/output/trajectory", OUTPUT)
+        self.path = node.create_lifecycle_publisher(Path, "~/output/path", OUTPUT)
+        self.boxes = node.create_lifecycle_publisher(Boxes, "~/output/boxes", OUTPUT)
+        self.answer = node.create_lifecycle_publisher(Answer, "~/output/answer", OUTPUT)
+        self.stats = node.create_lifecycle_publisher(Stats, "~/output/stats", OUTPUT)
+        self.overlay = node.create_lifecycle_publisher(CompressedImage, "~/output/overlay/compressed", OUTPUT)
+        self._last_boxes: Detections | None = None
+        self._last_boxes_stamp_s = 0.0
+
+    def all(self) -> list[Any]:
+        return [self.trajectory, self.path, self.boxes, self.answer, self.stats, self.overlay]
+
+    def publish(self, outcome: Outcome, dropped: int) -> None:
+        """Publish what was answered, the plan first: it is what the car waits for."""
+        results = outcome.results
+        if "plan" in results:
+            self._publish_plan(results["plan"], outcome)
+        if "detect" in results:
+            self._publish_boxes(results["detect"], outcome)
+        if "ask" in results:
+            answer = results["ask"]
+            assert isinstance(answer, (CoreAnswer, Failure))
+            self.answer.publish(cv.answer_message(answer, outcome.question or "", outcome.stamp_s))
+        self.stats.publish(self._stats(outcome, dropped))
+        if outcome.settings.overlay and self._camera is not None and self.overlay.get_subscription_count():
+            self._publish_overlay(outcome, self._camera)
+
+    def publish_no_plan(self, message: str, stamp_s: float, instruction: str) -> None:
+        """Say that there is no plan because of the input, so that nobody goes on with the last one."""
+        failure = Failure(FailureKind.INPUT, message)
+        self.trajectory.publish(cv.failed_trajectory(failure, stamp_s, instruction))
+        self.path.publish(cv.empty_path(stamp_s))
+
+    def _publish_plan(self, plan: Any, outcome: Outcome) -> None:
+        if isinstance(plan, Failure):
+            self.trajectory.publish(cv.failed_trajectory(plan, outcome.stamp_s, outcome.instruction))
+            self.path.publish(cv.empty_path(outcome.stamp_s))
+            return
+        smooth = smooth_trajectory(plan.points, outcome.ego.speed)
+        self.trajectory.publish(cv.trajectory_message(plan, smooth, outcome.stamp_s, outcome.instruction))
+        self.path.publish(cv.path_message(plan.points, outcome.stamp_s))
+
+    def _publish_boxes(self, found: Any, outcome: Outcome) -> None:
+        camera = outcome.settings.cameras[0]
+        height, width = outcome.images[camera].shape[:2] if camera in outcome.images else (0, 0)
+        self.boxes.publish(cv.boxes_message(found, outcome.stamp_s, camera, width, height))
+        self._last_boxes = found if isinstance(found, Detections) else None
+        self._last_boxes_stamp_s = outcome.stamp_s
+
+    def _publish_overlay(self, outcome: Outcome, camera: Camera) -> None:
+        if camera.name not in outcome.images:
+            return
+        plan = outcome.results.get("plan")
+        fresh = self._last_boxes is not None and outcome.stamp_s == self._last_boxes_stamp_s
+        lines = [
+            f"{outcome.instruction}   {outcome.ego.speed:.1f} m/s",
+            f"B={outcome.settings.block_size}   {outcome.total_ms:.0f} ms",
+        ]
+        if isinstance(plan, Failure):
+            lines.append(f"no plan: {plan.kind.value}")
+        picture = overlay(
+            outcome.images[camera.name],
+            camera,
+            plan.points if isinstance(plan, Plan) else None,
+            self._last_boxes.boxes if fresh and self._last_boxes else (),
+            lines,
+        )
+        message = fill_compressed(
+            CompressedImage(), cv.header(outcome.stamp_s, cv.optical_frame(camera.name)), picture, OVERLAY_QUALITY
+        )
+        self.overlay.publish(message)
+
+    def _stats(self, outcome: Outcome, dropped: int) -> Stats:
+        settings = outcome.settings
+        message = Stats(
+            header=cv.header(outcome.stamp_s, cv.BASE_FRAME),
+            block_size=settings.block_size,
+            steps=settings.steps,
+            rule=settings.rule,
+            threshold=float(settings.threshold),
+            tasks=list(outcome.results),
+            total_ms=float(outcome.total_ms),
+            frame_age_ms=float(outcome.frame_age_ms),
+            plan_hz=float(self.health.plan_hz()),
+            plans=self.health.plans,
+            frames_dropped=dropped,
+            **self._about,
+        )
+        cv.fill_cost(message, [result.cost for result in outcome.results.values()])
+        return cv.fill_failures(message, self.health.failure_counts())

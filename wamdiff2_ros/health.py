@@ -1,0 +1,107 @@
+"""Counters of the driver node, and the diagnostics made of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+
+from wamdiff2_core.scene import Failure, FailureKind, Plan
+from wamdiff2_ros.conversions import header
+from wamdiff2_ros.worker import Outcome, Result
+
+RATE_WINDOW_S = 5.0
+
+
+class Health:
+    """What happened since activation. Written by the worker and the watchdog, read for stats and diagnostics."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.failures: Counter[FailureKind] = Counter()
+        self.plans = 0
+        self.last_failure = ""
+        self.input_errors: dict[str, str] = {}
+        self.last_outcome_s: float | None = None
+        self._plan_times: deque[float] = deque()
+        self._started_s = time.monotonic()
+
+    def count(self, outcome: Outcome) -> None:
+        """Count an outcome's plans and failures; its input errors replace the ones known before."""
+        with self._lock:
+            now_s = time.monotonic()
+            self.last_outcome_s = now_s
+            self.input_errors = dict(outcome.input_errors)
+            for task, result in outcome.results.items():
+                self._count_result(task, result, now_s)
+
+    def count_missing(self, errors: Mapping[str, str]) -> None:
+        """Count a period in which no scene could be made, and remember which topics were the reason."""
+        with self._lock:
+            self.failures[FailureKind.INPUT] += 1
+            self.input_errors = dict(errors)
+
+    def plan_hz(self) -> float:
+        """Valid plans per second over the last five seconds (or since activation)."""
+        with self._lock:
+            now_s = time.monotonic()
+            while self._plan_times and self._plan_times[0] < now_s - RATE_WINDOW_S:
+                self._plan_times.popleft()
+            return len(self._plan_times) / max(min(RATE_WINDOW_S, now_s - self._started_s), 0.2)
+
+    def failure_counts(self) -> dict[FailureKind, int]:
+        with self._lock:
+            return dict(self.failures)
+
+    def _count_result(self, task: str, result: Result, now_s: float) -> None:
+        if isinstance(result, Failure):
+            self.failures[result.kind] += 1
+            self.last_failure = f"{task}: {result.kind.value}: {result.message}"[:300]
+        elif isinstance(result, Plan):
+            self.plans += 1
+            self._plan_times.append(now_s)
+
+
+def diagnostics(
+    health: Health, stamp_s: float, name: str, topics: Mapping[str, float | None], dropped: int
+) -> DiagnosticArray:
+    """One status for the plans, one for each input topic. `topics`: seconds since its last message, None: never."""
+    errors = dict(health.input_errors)
+    statuses = [_plan_status(health, name, dropped)]
+    statuses.extend(_input_status(name, topic, age_s, errors.get(topic, "")) for topic, age_s in topics.items())
+    return DiagnosticArray(header=header(stamp_s, ""), status=statuses)
+
+
+def _plan_status(health: Health, name: str, dropped: int) -> DiagnosticStatus:
+    hz = health.plan_hz()
+    if hz > 0.0:
+        level, text = DiagnosticStatus.OK, f"planning at {hz:.1f} Hz"
+    elif health.input_errors:
+        reasons = "; ".join(f"{topic}: {problem}" for topic, problem in health.input_errors.items())
+        level, text = DiagnosticStatus.ERROR, f"no plan: {reasons}"
+    elif health.last_outcome_s is None:
+        level, text = DiagnosticStatus.WARN, "no plan yet"
+    else:
+        level, text = DiagnosticStatus.ERROR, f"no plan: {health.last_failure or 'plan is not among the tasks'}"
+    values = {"plans": health.plans, "frames dropped": dropped, "last failure": health.last_failure}
+    values.update({f"failures {kind.value}": count for kind, count in health.failure_counts().items()})
+    return _status(level, f"{name}: plans", text, values)
+
+
+def _input_status(name: str, topic: str, age_s: float | None, problem: str) -> DiagnosticStatus:
+    if problem:
+        level, text = DiagnosticStatus.ERROR, problem
+    elif age_s is None:
+        level, text = DiagnosticStatus.ERROR, "nothing received"
+    else:
+        level, text = DiagnosticStatus.OK, "arriving"
+    values = {} if age_s is None else {"seconds since last": f"{age_s:.2f}"}
+    return _status(level, f"{name}: input {topic}", text, values)
+
+
+def _status(level: bytes, name: str, text: str, values: Mapping[str, object]) -> DiagnosticStatus:
+    pairs = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
+    return DiagnosticStatus(level=level, name=name, message=text, hardware_id="wamdiff2", values=pairs)
