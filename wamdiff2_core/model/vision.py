@@ -53,7 +53,7 @@ def encode_images(visual: Any, pixel_values: Tensor, grid_thw: Tensor | Sequence
     outputs: list[Tensor] = [pixel_values] * len(grids)
     for grid, members in groups.items():
         batch = torch.stack([patches[index] for index in members])
-        features = _encode_batch(visual, batch, grid)  # (1 + L, G, m, H)
+        features = encode_batch(visual, batch, grid)  # (1 + L, G, m, H)
         for row, index in enumerate(members):
             outputs[index] = features[:, row]
     joined = torch.cat(outputs, dim=1)
@@ -61,7 +61,7 @@ def encode_images(visual: Any, pixel_values: Tensor, grid_thw: Tensor | Sequence
     return ImageFeatures(joined[0], joined[1:])
 
 
-def _encode_batch(visual: Any, batch: Tensor, grid: Grid) -> Tensor:
+def encode_batch(visual: Any, batch: Tensor, grid: Grid) -> Tensor:
     """Features (1 + L, G, m, H) of G images (G, n, C * T * P * P) with the same grid."""
     t, h, w = grid
     proj = visual.patch_embed.proj
