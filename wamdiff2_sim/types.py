@@ -12,6 +12,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from wamdiff2_core.control import VehicleControl as VehicleControl  # one type for world, follower and nodes
+
 ACTOR_KINDS = ("car", "truck", "pedestrian", "cyclist")
 EGO_ID = 0  # actors count from 1
 
@@ -56,17 +58,6 @@ class Pose:
         return Pose(
             self.x + distance_m * math.cos(self.yaw), self.y + distance_m * math.sin(self.yaw), self.z, self.yaw
         )
-
-
-@dataclass(frozen=True)
-class VehicleControl:
-    """What a driver does: steer -1..1 (LEFT positive), throttle and brake 0..1."""
-
-    steer: float = 0.0
-    throttle: float = 0.0
-    brake: float = 0.0
-    reverse: bool = False
-    hand_brake: bool = False
 
 
 @dataclass(frozen=True)
