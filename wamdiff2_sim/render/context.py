@@ -1,0 +1,33 @@
+"""The off-screen OpenGL context: EGL, no window, no display server."""
+
+from __future__ import annotations
+
+import os
+
+import moderngl
+
+from wamdiff2_core.errors import ConfigError
+
+DEVICE_VARIABLE = "WAMDIFF2_EGL_DEVICE"
+GL_VERSION = 330
+
+
+def create_context(device_index: int | None = None) -> moderngl.Context:
+    """A stand-alone OpenGL 3.3 core context on EGL device `device_index` (default: $WAMDIFF2_EGL_DEVICE, else 0).
+
+    EGL lists NVIDIA cards first and Mesa's software driver last; `describe` tells which one it is. Raises ConfigError when there
+    is no such device or no EGL.
+    """
+    index = device_index if device_index is not None else int(os.environ.get(DEVICE_VARIABLE, "0"))
+    try:
+        return moderngl.create_context(
+            require=GL_VERSION, standalone=True, backend="egl", device_index=index,
+            libgl="libGL.so.1", libegl="libEGL.so.1",
+        )  # fmt: skip
+    except (RuntimeError, OSError, ValueError) as error:  # moderngl reports failures as bare Exception subclasses of these
+        raise ConfigError(f"no OpenGL {GL_VERSION} context on EGL device {index} ({error}); is libEGL.so.1 there?") from error
+
+
+def describe(context: moderngl.Context) -> str:
+    """Driver and version, for logs: `llvmpipe (...), OpenGL 4.5`."""
+    return f"{context.info['GL_RENDERER']}, OpenGL {context.version_code / 100:.1f}"

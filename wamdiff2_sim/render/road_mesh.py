@@ -1,0 +1,217 @@
+"""Geometry of the streets: lane ribbons, marks, junctions, stop lines, crosswalks, kerbs and pavements."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from wamdiff2_sim.render import textures
+from wamdiff2_sim.render.mesh import MeshBuilder, ribbon_triangles
+from wamdiff2_sim.render.occupancy import Occupancy, Terrain
+from wamdiff2_sim.roads.roadmap import Lane, RoadMap, offset_polyline, polyline_headings
+
+UP = np.array([0.0, 0.0, 1.0])
+WHITE, YELLOW = np.array([0.86, 0.86, 0.84]), np.array([0.88, 0.66, 0.12])
+MARK_WIDTH_M, DASH_M, GAP_M = 0.16, 3.0, 4.5
+MARK_Z, PAINT_Z, JUNCTION_Z, SHOULDER_Z = 0.030, 0.036, -0.015, -0.03
+KERB_HEIGHT_M, SIDEWALK_M, SHOULDER_M = 0.14, 2.4, 0.45
+
+
+def add_roads(builder: MeshBuilder, town: RoadMap, terrain: Terrain, lanes_only: Occupancy, rng: np.random.Generator) -> None:
+    """All street surfaces of `town`. `lanes_only` holds the cells well inside lanes."""
+    asphalt = np.array([0.29, 0.29, 0.30]) * rng.uniform(0.8, 1.2)
+    kerb = np.array([0.60, 0.59, 0.57]) * rng.uniform(0.85, 1.1)
+    paving = kerb * np.array([1.0, rng.uniform(0.92, 1.0), rng.uniform(0.85, 1.0)]) * 0.92
+    twins = _opposite_twins(town)
+    for lane in town.lanes.values():
+        _add_surface(builder, lane, asphalt)
+        if lane.junction_id < 0:
+            _add_marks(builder, lane, draw_left=lane.id not in twins)
+        _add_stop_line(builder, lane)
+        if lane.has_sidewalk_right:
+            _add_sidewalk(builder, lane, lanes_only, kerb, paving)
+    for polygon in town.junctions.values():
+        _add_junction(builder, polygon, terrain, asphalt)
+    for corners in town.crosswalks:
+        _add_crosswalk(builder, np.asarray(corners, np.float64))
+
+
+def thin(lane: Lane) -> np.ndarray:
+    """Indices of lane points to keep: every one in sharp bends, every fourth on straight stretches; both ends."""
+    turn = np.abs(np.gradient(lane.headings))
+    climb = np.abs(np.gradient(np.gradient(lane.points[:, 2].astype(np.float64))))
+    need = np.where((turn > 0.02) | (climb > 0.02), 1.0, np.where(turn > 0.004, 0.5, 0.25))
+    keep = np.flatnonzero(np.diff(np.floor(np.cumsum(need) - need[0]), prepend=-1.0) > 0)
+    return np.unique(np.append(keep, len(lane.points) - 1))
+
+
+def _shade(points: np.ndarray, amount: float) -> np.ndarray:
+    """(N, 1) slow brightness variation over the ground, so that large surfaces are not uniform."""
+    x, y = points[:, 0], points[:, 1]
+    wave = np.sin(x * 0.11 + 1.3 * np.sin(y * 0.07)) + np.sin(y * 0.13 + 1.7 * np.sin(x * 0.05)) + np.sin((x + y) * 0.31)
+    return (1.0 + amount * wave / 3.0)[:, None]
+
+
+def _sheet(builder: MeshBuilder, lines: list[np.ndarray], colours: list[np.ndarray], layer: int, **extra) -> None:
+    """A horizontal sheet between parallel lines (each (N, 3)), from left to right."""
+    rows = len(lines[0])
+    pos = np.stack(lines, 1).reshape(-1, 3)
+    colour = np.broadcast_to(np.stack(colours, 0), (rows, len(lines), 3)).reshape(-1, 3) * _shade(pos, 0.10)
+    uv = pos[:, :2] / textures.SCALE_M[layer]
+    builder.add(pos, ribbon_triangles(rows, len(lines)), UP, uv, colour, layer=layer, **extra)
+
+
+def _add_surface(builder: MeshBuilder, lane: Lane, asphalt: np.ndarray) -> None:
+    keep = thin(lane)
+    points, headings = lane.points[keep].astype(np.float64), lane.headings[keep]
+    outer = SHOULDER_M if lane.right_id < 0 and not lane.has_sidewalk_right else 0.05
+    offsets = np.array([0.5 * lane.width + 0.05, 0.22 * lane.width, 0.0, -0.22 * lane.width, -0.5 * lane.width - outer])
+    tone = np.array([1.0, 0.90, 1.03, 0.90, 1.0]) if lane.junction_id < 0 else np.ones(5)  # wheel tracks are darker
+    if lane.junction_id >= 0:
+        offsets, tone = offsets[[0, 2, 4]], tone[[0, 2, 4]]
+    lines = [offset_polyline(points, headings, offset) for offset in offsets]
+    _sheet(builder, lines, [asphalt * t for t in tone], textures.ASPHALT, wet=1.0)
+
+
+def _opposite_twins(town: RoadMap) -> set[int]:
+    """Lanes whose left border is also that of an oncoming lane with a smaller id, which paints it."""
+    ids = [i for i, lane in town.lanes.items() if lane.junction_id < 0 and lane.left_id < 0]
+    if len(ids) < 2:
+        return set()
+    middle = np.array([town.lanes[i].edge(1)[len(town.lanes[i].points) // 2, :2] for i in ids])
+    twins = set()
+    for row, lane_id in enumerate(ids):
+        near = np.flatnonzero(np.hypot(*(middle[:row] - middle[row]).T) < 1.5)
+        if any(abs(town.lanes[ids[n]].length - town.lanes[lane_id].length) < 3.0 for n in near):
+            twins.add(lane_id)
+    return twins
+
+
+def _add_marks(builder: MeshBuilder, lane: Lane, draw_left: bool) -> None:
+    if draw_left and lane.left_mark != "none":
+        inset = 0.0 if lane.left_id >= 0 or lane.left_mark.startswith("broken") else 0.12
+        _add_mark(builder, lane, lane.edge(1, inset), lane.left_mark)
+        if lane.left_mark == "solid_yellow" and lane.left_id < 0:
+            _add_mark(builder, lane, lane.edge(1, -0.12), lane.left_mark)  # a double line towards oncoming traffic
+    if lane.right_id < 0 and lane.right_mark != "none":
+        _add_mark(builder, lane, lane.edge(-1, 0.12), lane.right_mark)
+
+
+def _add_mark(builder: MeshBuilder, lane: Lane, line: np.ndarray, kind: str) -> None:
+    colour = YELLOW if kind.endswith("yellow") else WHITE
+    headings = polyline_headings(line)
+    if kind.startswith("solid"):
+        keep = thin(lane)
+        _add_stripe(builder, line[keep], headings[keep], colour)
+        return
+    s = np.concatenate(([0.0], np.cumsum(np.hypot(*np.diff(line[:, :2], axis=0).T))))
+    starts = np.arange(GAP_M / 2, max(s[-1] - 1.0, 0.0), DASH_M + GAP_M)
+    for start in starts:
+        at = np.linspace(start, min(start + DASH_M, s[-1]), 3)
+        dash = np.stack([np.interp(at, s, line[:, axis]) for axis in range(3)], 1)
+        _add_stripe(builder, dash[[0, -1]] if lane.width > 90 else dash, np.interp(at, s, headings), colour)
+
+
+def _add_stripe(builder: MeshBuilder, line: np.ndarray, headings: np.ndarray, colour: np.ndarray) -> None:
+    lifted = line + (0.0, 0.0, MARK_Z)
+    edges = [offset_polyline(lifted, headings, side * MARK_WIDTH_M / 2) for side in (1, -1)]
+    _sheet(builder, edges, [colour, colour], textures.ASPHALT, wet=0.4)
+
+
+def _add_stop_line(builder: MeshBuilder, lane: Lane) -> None:
+    if lane.stop_s < 0:
+        return
+    middle, heading = lane.point_at(lane.stop_s) + (0, 0, PAINT_Z), lane.heading_at(lane.stop_s)
+    _add_block(builder, middle, heading, 0.4, lane.width - 0.3)
+
+
+def _add_block(builder: MeshBuilder, middle: np.ndarray, heading: float, length: float, width: float) -> None:
+    """A white painted rectangle; `length` along the heading."""
+    line = middle + np.outer([-length / 2, length / 2], [np.cos(heading), np.sin(heading), 0.0])
+    headings = np.full(2, heading)
+    edges = [offset_polyline(line, headings, side * width / 2) for side in (1, -1)]
+    _sheet(builder, edges, [WHITE, WHITE], textures.ASPHALT, wet=0.4)
+
+
+def _add_crosswalk(builder: MeshBuilder, corners: np.ndarray) -> None:
+    """Zebra bars along the shorter side, spread over the longer one."""
+    a, b, c, d = corners
+    long_way, short_way = (b - a, d - a) if np.linalg.norm(b - a) >= np.linalg.norm(d - a) else (d - a, b - a)
+    length, width = np.linalg.norm(long_way), np.linalg.norm(short_way)
+    bars = max(int(length / 1.1), 1)
+    heading = float(np.arctan2(short_way[1], short_way[0]))
+    for bar in range(bars):
+        middle = a + long_way * (bar + 0.5) / bars + short_way / 2
+        _add_block(builder, middle + (0, 0, PAINT_Z), heading, width, 0.5)
+
+
+def _add_junction(builder: MeshBuilder, polygon: np.ndarray, terrain: Terrain, asphalt: np.ndarray) -> None:
+    polygon = np.asarray(polygon, np.float64)
+    if len(polygon) < 3:
+        return
+    pos = np.concatenate([polygon, terrain.height(polygon)[:, None] + JUNCTION_Z], 1)
+    uv = pos[:, :2] / textures.SCALE_M[textures.ASPHALT]
+    colour = asphalt * _shade(pos, 0.10)
+    builder.add(pos, triangulate(polygon), UP, uv, colour, layer=textures.ASPHALT, wet=1.0)
+
+
+def triangulate(polygon: np.ndarray) -> np.ndarray:
+    """(N - 2, 3) counter-clockwise triangles of a simple polygon (N, 2), by ear clipping; a fan if that gets stuck."""
+    x, y = polygon.T
+    area = np.sum(x * np.roll(y, -1) - np.roll(x, -1) * y)
+    left = list(range(len(polygon))) if area > 0 else list(range(len(polygon)))[::-1]
+    triangles = []
+    while len(left) > 3:
+        ear = next((i for i in range(len(left)) if _is_ear(polygon, left, i)), 0)
+        triangles.append((left[ear - 1], left[ear], left[(ear + 1) % len(left)]))
+        del left[ear]
+    return np.array([*triangles, tuple(left)])
+
+
+def _is_ear(polygon: np.ndarray, left: list[int], i: int) -> bool:
+    corner = polygon[[left[i - 1], left[i], left[(i + 1) % len(left)]]]
+    if _cross(corner[0], corner[1], corner[2]) <= 1e-9:
+        return False
+    others = polygon[[k for k in left if k not in (left[i - 1], left[i], left[(i + 1) % len(left)])]]
+    inside = np.ones(len(others), bool)
+    for k in range(3):
+        inside &= _cross(corner[k], corner[(k + 1) % 3], others) >= 0
+    return not bool(inside.any())
+
+
+def _cross(a: np.ndarray, b: np.ndarray, p: np.ndarray) -> np.ndarray:
+    return (b[0] - a[0]) * (p[..., 1] - a[1]) - (b[1] - a[1]) * (p[..., 0] - a[0])
+
+
+def _add_sidewalk(
+    builder: MeshBuilder, lane: Lane, lanes_only: Occupancy, kerb: np.ndarray, paving: np.ndarray
+) -> None:
+    """Gutter, kerb face and pavement along the right border, interrupted where other lanes cross."""
+    keep = thin(lane)
+    points, headings = lane.points[keep].astype(np.float64), lane.headings[keep]
+    inner = -lane.width / 2
+    probe = [offset_polyline(points, headings, inner - d) for d in (0.5, 1.2, SIDEWALK_M)]
+    free = ~np.any([lanes_only.taken(line) for line in probe], axis=0)
+    runs = np.flatnonzero(np.diff(np.concatenate(([False], free, [False])).astype(int)))
+    for start, end in runs.reshape(-1, 2):
+        if end - start >= 2:
+            _add_sidewalk_run(builder, points[start:end], headings[start:end], inner, kerb, paving)
+
+
+def _add_sidewalk_run(
+    builder: MeshBuilder, points: np.ndarray, headings: np.ndarray, inner: float, kerb: np.ndarray, paving: np.ndarray
+) -> None:
+    def line(distance: float, z: float) -> np.ndarray:
+        return offset_polyline(points, headings, inner - distance) + (0.0, 0.0, z)
+
+    top = KERB_HEIGHT_M
+    edge_low, edge, back, end = line(0.12, -0.05), line(0.12, top), line(0.27, top), line(SIDEWALK_M, top)
+    rows = len(points)
+    towards_road = np.stack([-np.sin(headings), np.cos(headings), np.zeros(rows)], 1)
+    face = np.stack([edge_low, edge], 1).reshape(-1, 3)
+    uv = np.stack([np.repeat(np.arange(rows) * 0.5, 2), face[:, 2]], 1)
+    tri = ribbon_triangles(rows, 2)
+    builder.add(face, tri, np.repeat(towards_road, 2, 0), uv, kerb * 0.85, detail=True)
+    _sheet(builder, [edge, back], [kerb, kerb], textures.PLAIN, wet=0.3)
+    _sheet(builder, [back, end], [paving, paving], textures.PAVING, wet=0.5)
+    rear = np.stack([end, line(SIDEWALK_M, -0.6)], 1).reshape(-1, 3)
+    builder.add(rear, tri, np.repeat(-towards_road, 2, 0), uv, kerb * 0.6, detail=True)

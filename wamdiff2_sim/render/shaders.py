@@ -1,0 +1,231 @@
+"""GLSL 3.30 programs. Light is worked out per vertex and colours stay in display space, which keeps the software driver fast.
+
+`NIGHT` and `WET` are compile-time switches, so that a dry day pays for neither.
+"""
+
+from __future__ import annotations
+
+_COMMON = """
+uniform mat4 u_matrix;
+uniform vec3 u_eye;
+uniform vec3 u_sun;          // towards the sun (or moon)
+uniform vec3 u_sun_colour;
+uniform vec3 u_sky_light;
+uniform vec3 u_ground_light;
+
+vec3 unit(vec4 code) { return (code.xyz * 255.0 - 128.0) / 127.0; }
+
+vec3 daylight(vec3 n) {
+    return u_sun_colour * max(dot(n, u_sun), 0.0) + mix(u_ground_light, u_sky_light, n.z * 0.5 + 0.5);
+}
+"""
+
+_FOG = """
+uniform vec3 u_fog_colour;
+uniform float u_fog;         // per metre, base 2
+vec3 fogged(vec3 colour) { return mix(u_fog_colour, colour, exp2(-u_fog / gl_FragCoord.w)); }
+"""
+
+_BEAM = """
+uniform mat4 u_ego;          // map -> ego frame
+uniform float u_lamps;       // strength of street lamps
+vec3 beam(vec3 p) {          // the ego's dipped beam at a point of the ego frame
+    float ahead = max(p.x - 3.0, 0.0);
+    float spread = p.y / (1.6 + 0.42 * ahead);
+    float height = p.z - 0.7 - 0.012 * ahead;
+    float shape = exp2(-2.2 * spread * spread) * exp2(-1.6 * max(height, 0.0)) * smoothstep(0.0, 4.0, ahead);
+    return vec3(1.0, 0.95, 0.82) * 1.25 * shape / (1.0 + ahead * ahead / 700.0);
+}
+"""
+
+STATIC_VERTEX = _COMMON + _BEAM + """
+in vec3 in_pos; in vec2 in_uv; in vec4 in_normal; in vec4 in_colour; in vec4 in_extra;
+out vec3 v_uv; out vec3 v_colour;
+#ifdef WET
+out vec2 v_wet;
+#endif
+#ifdef NIGHT
+out vec3 v_ego; out vec3 v_light;
+#endif
+void main() {
+    gl_Position = u_matrix * vec4(in_pos, 1.0);
+    v_uv = vec3(in_uv, floor(in_extra.z * 255.0 + 0.5));
+    vec3 n = unit(in_normal);
+    vec3 light = daylight(n);
+#ifdef WET
+    vec3 away = in_pos - u_eye;
+    float grazing = 1.0 + away.z / length(away) * step(0.5, n.z);   // 1 towards the horizon
+    v_wet = vec2(in_extra.y, pow(clamp(grazing, 0.0, 1.0), 5.0) * in_extra.y);
+#endif
+#ifdef NIGHT
+    v_ego = (u_ego * vec4(in_pos, 1.0)).xyz;
+    v_light = mix(light + vec3(1.0, 0.82, 0.55) * (u_lamps * in_extra.x), vec3(1.0), in_colour.a);
+    v_colour = in_colour.rgb * 1.275;
+#else
+    v_colour = in_colour.rgb * mix(light, vec3(1.0), in_colour.a) * 1.275;
+#endif
+}
+"""
+
+STATIC_FRAGMENT = _FOG + _BEAM + """
+uniform sampler2DArray u_texture;
+uniform vec3 u_reflection;
+uniform float u_wet;
+in vec3 v_uv; in vec3 v_colour;
+#ifdef WET
+in vec2 v_wet;
+#endif
+#ifdef NIGHT
+in vec3 v_ego; in vec3 v_light;
+#endif
+out vec4 f_colour;
+void main() {
+    vec4 t = texture(u_texture, v_uv);
+    vec3 colour = t.rgb * v_colour;
+#ifdef WET
+    colour *= 1.0 - 0.38 * u_wet * v_wet.x;
+#endif
+#ifdef NIGHT
+    colour = colour * (v_light + beam(v_ego)) + vec3(1.0, 0.78, 0.45) * t.a * (0.9 * step(4.5, v_uv.z));
+#endif
+#ifdef WET
+    colour = mix(colour, u_reflection, min(u_wet * v_wet.y * (0.35 + 1.1 * t.a), 0.85));
+#endif
+    f_colour = vec4(fogged(colour), 1.0);
+}
+"""
+
+ACTOR_VERTEX = _COMMON + _BEAM + """
+uniform float u_time; uniform float u_night; uniform vec3 u_mirror_low; uniform vec3 u_mirror_high;
+in vec3 in_pos; in vec4 in_normal;
+in vec4 in_place;            // x, y, z, yaw
+in vec4 in_size;             // length, width, height, gait
+in vec4 in_paint;            // rgb, flags
+in vec4 in_second;           // rgb, skin tone
+out vec3 v_colour;
+
+const vec3 SKIN_A = vec3(0.92, 0.72, 0.58), SKIN_B = vec3(0.36, 0.24, 0.17);
+
+vec3 place(vec3 p) {
+    float c = cos(in_place.w), s = sin(in_place.w);
+    return vec3(c * p.x - s * p.y, s * p.x + c * p.y, p.z);
+}
+
+void main() {
+    int part = int(in_normal.w * 255.0 + 0.5);
+    int flags = int(in_paint.a * 255.0 + 0.5);
+    vec3 p = in_pos;
+    if (part == 12 || part == 13) p.x += (part == 12 ? 1.0 : -1.0) * in_size.w * (0.5 - p.z) * 0.9;
+    vec3 world = place(p * in_size.xyz) + in_place.xyz;
+    vec3 n = place(normalize(unit(in_normal) / in_size.xyz));
+    gl_Position = u_matrix * vec4(world, 1.0);
+
+    vec3 light = daylight(n);
+#ifdef NIGHT
+    light += beam((u_ego * vec4(world, 1.0)).xyz) + u_lamps * 0.10;
+#endif
+    vec3 away = normalize(world - u_eye);
+    vec3 bounced = reflect(away, n);
+    vec3 mirror = mix(u_mirror_low, u_mirror_high, smoothstep(-0.15, 0.35, bounced.z));
+    float edge = pow(1.0 - abs(dot(away, n)), 3.0);
+    float blink = step(fract(u_time * 1.5), 0.55);
+    bool braking = (flags & 1) != 0, left = (flags & 2) != 0, right = (flags & 4) != 0;
+    int lamp = flags >> 4;   // signal heads: 1 red, 2 yellow, 3 green
+    vec3 base = in_paint.rgb, glow = vec3(0.0);
+
+    if (part == 0) base = mix(in_paint.rgb * light, mirror, 0.06 + 0.30 * edge) + u_sun_colour * 0.5 * pow(max(dot(bounced, u_sun), 0.0), 24.0);
+    else if (part == 1) base = mix(vec3(0.05, 0.06, 0.07) * light, mirror, 0.22 + 0.5 * edge);
+    else if (part == 2) base = vec3(0.055) * light;
+    else if (part == 3) base = vec3(0.55, 0.56, 0.58) * light;
+    else if (part == 4) { base = vec3(0.80, 0.82, 0.84) * light; glow = vec3(1.3, 1.25, 1.1) * u_night; }
+    else if (part == 5) { base = vec3(0.42, 0.03, 0.03) * light; glow = braking ? vec3(1.0, 0.10, 0.08) : vec3(0.55, 0.02, 0.02) * u_night; }
+    else if (part == 6) { base = vec3(0.25, 0.02, 0.02) * light; glow = braking ? vec3(1.0, 0.10, 0.08) : vec3(0.0); }
+    else if (part == 7) { base = vec3(0.50, 0.26, 0.08) * light; glow = left ? vec3(1.0, 0.62, 0.05) * blink : vec3(0.0); }
+    else if (part == 8) { base = vec3(0.50, 0.26, 0.08) * light; glow = right ? vec3(1.0, 0.62, 0.05) * blink : vec3(0.0); }
+    else if (part == 9) base = mix(SKIN_A, SKIN_B, in_second.a) * light;
+    else if (part == 10 || part == 12 || part == 13) base = in_second.rgb * light;
+    else if (part == 11) base = mix(vec3(0.30, 0.22, 0.12), vec3(0.05), in_second.a) * light;
+    else if (part == 14) { base = vec3(0.16, 0.02, 0.02) * light; glow = lamp == 1 ? vec3(1.0, 0.08, 0.06) : vec3(0.0); }
+    else if (part == 15) { base = vec3(0.15, 0.11, 0.02) * light; glow = lamp == 2 ? vec3(1.0, 0.78, 0.06) : vec3(0.0); }
+    else if (part == 16) { base = vec3(0.02, 0.13, 0.06) * light; glow = lamp == 3 ? vec3(0.08, 1.0, 0.45) : vec3(0.0); }
+    else if (part == 17) base = vec3(0.045, 0.047, 0.05) * light;
+    else base = vec3(0.82, 0.82, 0.76) * light;
+    v_colour = dot(glow, glow) > 0.0 ? glow : base;
+}
+"""
+
+ACTOR_FRAGMENT = _FOG + """
+in vec3 v_colour;
+out vec4 f_colour;
+void main() { f_colour = vec4(fogged(v_colour), 1.0); }
+"""
+
+ID_VERTEX = """
+uniform mat4 u_matrix;
+in vec3 in_pos; in vec4 in_place; in vec4 in_size; in vec4 in_id;
+flat out vec4 v_id;
+void main() {
+    float c = cos(in_place.w), s = sin(in_place.w);
+    vec3 p = in_pos * in_size.xyz;
+    gl_Position = u_matrix * vec4(vec3(c * p.x - s * p.y, s * p.x + c * p.y, p.z) + in_place.xyz, 1.0);
+    v_id = in_id;
+}
+"""
+ID_FRAGMENT = "flat in vec4 v_id; out vec4 f_colour; void main() { f_colour = v_id; }"
+
+ID_STATIC_VERTEX = "uniform mat4 u_matrix; in vec3 in_pos; void main() { gl_Position = u_matrix * vec4(in_pos, 1.0); }"
+ID_STATIC_FRAGMENT = "out vec4 f_colour; void main() { f_colour = vec4(0.0); }"
+
+SHADOW_VERTEX = """
+uniform mat4 u_matrix; uniform vec2 u_shift;   // shadow displacement per metre of height
+in vec2 in_corner; in vec4 in_place; in vec4 in_size;
+out vec2 v_at;
+void main() {
+    vec2 stretch = vec2(0.58, 0.62);
+    float c = cos(in_place.w), s = sin(in_place.w);
+    vec2 p = in_corner * in_size.xy * stretch + in_corner * 0.12;
+    vec2 flat_p = vec2(c * p.x - s * p.y, s * p.x + c * p.y);
+    flat_p += u_shift * in_size.z * 0.5 * (1.0 + clamp(dot(normalize(flat_p + 1e-5), normalize(u_shift + 1e-5)), -1.0, 1.0));
+    gl_Position = u_matrix * vec4(in_place.xy + flat_p, in_place.z + 0.045, 1.0);
+    v_at = in_corner;
+}
+"""
+SHADOW_FRAGMENT = _FOG + """
+uniform float u_shadow;
+in vec2 v_at;
+out vec4 f_colour;
+void main() {
+    vec2 d = clamp((1.0 - abs(v_at)) * 3.0, 0.0, 1.0);
+    f_colour = vec4(0.0, 0.0, 0.0, d.x * d.y * u_shadow * exp2(-u_fog / gl_FragCoord.w));
+}
+"""
+
+SKY_VERTEX = """
+uniform mat3 u_rays;         // columns: right and down half extents, forward
+in vec2 in_corner;
+out vec3 v_ray;
+void main() { gl_Position = vec4(in_corner, 1.0, 1.0); v_ray = u_rays * vec3(in_corner, 1.0); }
+"""
+SKY_FRAGMENT = """
+uniform sampler2DArray u_texture;
+uniform vec3 u_horizon; uniform vec3 u_zenith; uniform vec3 u_sun; uniform vec3 u_glow; uniform vec4 u_cloud; uniform vec2 u_drift;
+in vec3 v_ray;
+out vec4 f_colour;
+void main() {
+    vec3 ray = normalize(v_ray);
+    float up = max(ray.z, 0.0);
+    vec3 colour = mix(u_horizon, u_zenith, 1.0 - (1.0 - up) * (1.0 - up) * (1.0 - up));
+    float near = max(dot(ray, u_sun), 0.0);
+    float near2 = near * near, near8 = near2 * near2; near8 *= near8;
+    float near32 = near8 * near8; near32 *= near32;
+    colour += u_glow * (0.18 * near8 + 0.5 * near32 * near32 + 6.0 * step(0.9994, near));
+    float cover = texture(u_texture, vec3(ray.xy / (up + 0.15) * 0.22 + u_drift, 6.0)).r * 1.275;
+    cover = smoothstep(u_cloud.a, u_cloud.a + 0.35, cover) * smoothstep(0.0, 0.12, ray.z);
+    f_colour = vec4(mix(colour, u_cloud.rgb, cover), 1.0);
+}
+"""
+
+
+def source(body: str, switches: tuple[str, ...] = ()) -> str:
+    """A complete shader: version, switches, body."""
+    return "#version 330 core\n" + "".join(f"#define {name}\n" for name in switches) + body
