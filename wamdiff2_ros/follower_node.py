@@ -1,0 +1,117 @@
+"""Trajectory follower: turns the driver's newest plan into steering, throttle and brake, 20 times a second.
+
+No fresh plan, no fresh odometry, or a plan that says "no plan": the car is braked to a stop and held.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from nav_msgs.msg import Odometry
+from rclpy.clock import Clock, ClockType
+from rclpy.node import Node
+from wamdiff2.msg import Trajectory as TrajectoryMsg
+from wamdiff2.msg import VehicleControl as VehicleControlMsg
+
+from wamdiff2_core.control import Follower, VehicleControl
+from wamdiff2_core.errors import DataError
+from wamdiff2_core.trajectory import Trajectory, smooth_trajectory
+from wamdiff2_ros import conversions as cv
+from wamdiff2_ros.odometry import OdometryHistory, OdometrySample
+from wamdiff2_ros.process import run_node
+from wamdiff2_ros.qos import CONTROL, ODOMETRY_IN, OUTPUT
+
+STOP = VehicleControl(brake=0.5)
+
+
+class PlanInUse:
+    """The newest valid plan, its stamp, and where the car stood then."""
+
+    def __init__(self, trajectory: Trajectory, stamp_s: float, pose: OdometrySample) -> None:
+        self.trajectory = trajectory
+        self.stamp_s = stamp_s
+        self.pose = pose
+        self.received_s = time.monotonic()
+
+
+class FollowerNode(Node):
+    """Parameters: rate_hz, max_plan_age_s (from the plan's stamp), max_odometry_age_s (since it arrived)."""
+
+    def __init__(self, **node_options: Any) -> None:
+        super().__init__("follower", **node_options)
+        self._rate_hz = float(self.declare_parameter("rate_hz", 20.0).value)
+        self._max_plan_age_s = float(self.declare_parameter("max_plan_age_s", 1.0).value)
+        self._max_odometry_age_s = float(self.declare_parameter("max_odometry_age_s", 0.5).value)
+        self._follower = Follower()
+        self._history = OdometryHistory()
+        self._odometry_received_s = -1e9
+        self._plan: PlanInUse | None = None
+        self._why_stopped = ""
+        self._control = self.create_publisher(VehicleControlMsg, "~/output/control", CONTROL)
+        self.create_subscription(TrajectoryMsg, "~/input/trajectory", self._trajectory_arrived, OUTPUT)
+        self.create_subscription(Odometry, "~/input/odometry", self._odometry_arrived, ODOMETRY_IN)
+        self.create_timer(1.0 / self._rate_hz, self._tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
+
+    def _odometry_arrived(self, message: Odometry) -> None:
+        try:
+            sample = cv.odometry_sample(message)
+        except DataError as error:
+            self.get_logger().warning(str(error), throttle_duration_sec=5.0)
+            return
+        newest = self._history.newest()
+        if newest is not None and sample.stamp_s < newest.stamp_s:  # time went back: the plan is of another drive
+            self._plan = None
+            self._follower.reset()
+        self._history.add(sample)
+        self._odometry_received_s = time.monotonic()
+
+    def _trajectory_arrived(self, message: TrajectoryMsg) -> None:
+        """Keep the plan with the pose at its stamp; a message without a plan withdraws the last one."""
+        points = cv.raw_points(message)
+        stamp_s = cv.stamp_seconds(message.header.stamp)
+        pose = self._history.at(stamp_s)
+        if points is None or pose is None:
+            self._plan = None
+            return
+        try:
+            smooth = smooth_trajectory(points, max(pose.velocity[0], 0.0))
+        except DataError as error:
+            self.get_logger().warning(str(error), throttle_duration_sec=5.0)
+            self._plan = None
+            return
+        self._plan = PlanInUse(smooth, stamp_s, pose)
+
+    def _tick(self) -> None:
+        now = self._history.newest()
+        reason = self._reason_to_stop(now)
+        if reason != self._why_stopped:
+            self.get_logger().info(f"stopping: {reason}" if reason else "following")
+            self._why_stopped = reason
+        if reason or now is None or self._plan is None:
+            self._follower.reset()
+            control = STOP
+        else:
+            control = self._follower.control(
+                self._plan.trajectory, self._plan.pose, now, now.velocity[0], dt=1.0 / self._rate_hz
+            )
+        self._control.publish(cv.control_message(control, now.stamp_s if now else 0.0))
+
+    def _reason_to_stop(self, now: OdometrySample | None) -> str:
+        if now is None or time.monotonic() - self._odometry_received_s > self._max_odometry_age_s:
+            return "no fresh odometry"
+        if self._plan is None:
+            return "no plan"
+        since_received_s = time.monotonic() - self._plan.received_s
+        if max(now.stamp_s - self._plan.stamp_s, since_received_s) > self._max_plan_age_s:
+            return "the plan is too old"
+        return ""
+
+
+def main(args: list[str] | None = None) -> int:
+    return run_node(FollowerNode, args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
