@@ -99,6 +99,22 @@ class BlockDecoder:
         )
 
     @torch.inference_mode()
+    def prompt_logits(
+        self,
+        input_ids: InputIds,
+        pixel_values: Tensor | None = None,
+        image_grid_thw: Tensor | None = None,
+        block_size: int = 1,
+    ) -> Tensor:
+        """Logits (N, V) at every token of one prompt, for comparisons; block_size matters to block-causal context only."""
+        rows, _ = as_rows(input_ids)
+        features = encode(self.loaded, pixel_values, image_grid_thw)
+        segment = prompt_segment(self.loaded, rows[:1], features, image_grid_thw, block_size).segment
+        cache = self._cache(1, segment.width)
+        hidden = self._kernels.forward(segment, cache, cache.mask(segment, self.loaded.context))
+        return self.loaded.model.lm_head(hidden)[0].float()
+
+    @torch.inference_mode()
     def generate(
         self,
         input_ids: InputIds,

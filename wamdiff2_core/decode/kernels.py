@@ -30,7 +30,11 @@ class Kernels(Protocol):
 
 def choose(name: str, loaded: LoadedModel) -> Kernels:
     """The kernel set of that name ("auto": lean)."""
-    if name in ("auto", "plain"):
+    from wamdiff2_core.decode.lean import LeanKernels
+
+    if name in ("auto", "lean"):
+        return LeanKernels(loaded)
+    if name == "plain":
         return PlainKernels(loaded)
     raise ConfigError(f"kernels: expected 'auto' or one of {KERNEL_SETS}, got {name!r}")
 
