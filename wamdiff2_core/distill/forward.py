@@ -7,13 +7,13 @@ frame (and shared by the frame's rows), our own attention mask, and scatter by i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wamdiff2_core.distill.layout import Packed, Rows
+from wamdiff2_core.model.vision import encode_batch
 
 
 @dataclass(frozen=True)
@@ -24,82 +24,16 @@ class Visual:
     deepstack: tuple[Tensor, ...]
 
 
-@lru_cache(maxsize=32)
-def _patch_order(height: int, width: int, merge: int) -> tuple[Tensor, Tensor]:
-    """Row and column of each patch in Qwen's order: merge x merge windows, row by row. Each (height * width,)."""
-    at = torch.arange(height * width).view(height // merge, merge, width // merge, merge).permute(0, 2, 1, 3).reshape(-1)
-    return at // width, at % width
-
-
-def _position_embedding(visual: nn.Module, height: int, width: int) -> Tensor:
-    """(patches, hidden): the learned square grid, bilinearly resampled with aligned corners."""
-    side = int(visual.pos_embed.num_embeddings**0.5)
-    grid = visual.pos_embed.weight.view(1, side, side, -1).permute(0, 3, 1, 2)
-    size = F.interpolate(grid.float(), (height, width), mode="bilinear", align_corners=True)[0].flatten(1).t()
-    rows, columns = _patch_order(height, width, visual.config.spatial_merge_size)
-    return size[(rows * width + columns).to(size.device)]
-
-
-def _rotary(visual: nn.Module, height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """cos, sin (patches, head_dim): half of the frequencies turn with the row, half with the column."""
-    dim = visual.config.hidden_size // visual.config.num_heads // 2
-    parameters = getattr(visual.config, "rope_parameters", None) or {}
-    theta = float(parameters.get("rope_theta", 10000.0))
-    inverse = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
-    rows, columns = _patch_order(height, width, visual.config.spatial_merge_size)
-    angles = torch.cat([rows[:, None] * inverse, columns[:, None] * inverse], 1)
-    angles = torch.cat([angles, angles], 1)
-    return angles.cos().to(device, non_blocking=True), angles.sin().to(device, non_blocking=True)
-
-
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    half = x.shape[-1] // 2
-    return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
-
-
-def _vision_block(block: nn.Module, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """(M images, patches, hidden) -> the same; every image attends to itself."""
-    images, patches, width = hidden.shape
-    attention = block.attn
-    qkv = attention.qkv(block.norm1(hidden)).view(images, patches, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
-    query, key, value = qkv[0], qkv[1], qkv[2]
-    query, key = _turn(query, cos, sin).to(value.dtype), _turn(key, cos, sin).to(value.dtype)
-    mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(images, patches, width)
-    hidden = hidden + attention.proj(mixed)
-    return hidden + block.mlp(block.norm2(hidden))
-
-
-def encode_group(visual: nn.Module, patches: Tensor, height: int, width: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """M images of one grid: patches (M, height * width, values) -> merged (M, tokens, H) and the deepstack levels."""
-    images = patches.shape[0]
-    projection = visual.patch_embed.proj
-    hidden = F.linear(patches, projection.weight.flatten(1), projection.bias)
-    hidden = hidden + _position_embedding(visual, height, width).to(hidden.dtype)
-    cos, sin = _rotary(visual, height, width, patches.device)
-    levels = []
-    for number, block in enumerate(visual.blocks):
-        hidden = _vision_block(block, hidden, cos, sin)
-        if number in visual.deepstack_visual_indexes:
-            merger = visual.deepstack_merger_list[list(visual.deepstack_visual_indexes).index(number)]
-            levels.append(merger(hidden.flatten(0, 1)).view(images, -1, visual.config.out_hidden_size))
-    merged = visual.merger(hidden.flatten(0, 1)).view(images, -1, visual.config.out_hidden_size)
-    return merged, tuple(levels)
-
-
 def encode_frames(visual: nn.Module, groups: list[tuple[Tensor, int, int]], order: tuple[tuple[int, int], ...]) -> Visual:
     """Encode F frames of several cameras. groups: (patches (K * F, n, values), grid height, grid width), K cameras of one
     size stacked camera after camera; order: (group, camera in group) of each camera in prompt order."""
-    encoded = [encode_group(visual, *group) for group in groups]
-
-    def join(pick: list[Tensor], frames: list[int]) -> Tensor:
-        views = [tensor.view(-1, count, *tensor.shape[1:]) for tensor, count in zip(pick, frames, strict=True)]
-        return torch.cat([views[group][camera] for group, camera in order], 1)
-
-    cameras = [max(camera for g, camera in order if g == group) + 1 for group in range(len(groups))]
-    frames = [group[0].shape[0] // count for group, count in zip(groups, cameras, strict=True)]
-    merged = join([merged for merged, _ in encoded], frames)
-    levels = range(len(encoded[0][1]))
-    return Visual(merged, tuple(join([deep[level] for _, deep in encoded], frames) for level in levels))
+    views = []
+    for number, (patches, height, width) in enumerate(groups):
+        cameras = max(camera for group, camera in order if group == number) + 1
+        features = encode_batch(visual, patches, (1, height, width))  # (1 + levels, K * F, n, H)
+        views.append(features.unflatten(1, (cameras, -1)))
+    joined = torch.cat([views[group][:, camera] for group, camera in order], 2)  # (1 + levels, F, N, H)
+    return Visual(joined[0], tuple(joined[1:]))
 
 
 def image_slots(ids: Tensor, image_token_id: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,261 @@
+"""Shards on disk (upstream's conversation format) to arrays ready for the accelerator. Runs in worker processes.
+
+A frame is one set of images with the conversations about it. Whatever cannot be used is counted under a reason and named.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+
+from wamdiff2_core.errors import DataError
+from wamdiff2_core.model.images import ImageFormat
+from wamdiff2_core.model.prompt import IMAGE, answer_ids, chat_prompt, human_text
+from wamdiff2_core.model.tokenizer import TextTokenizer
+from wamdiff2_core.model.tokens import mrope_positions
+from wamdiff2_core.scene import EgoState
+from wamdiff2_core.tasks import TASKS, ask, detect, plan
+
+_EGO = re.compile(r"velocity (\S+) (\S+) acceleration (\S+) (\S+); (.*); plan", re.DOTALL)
+_ALLOWED = {"plan": plan.allowed, "detect": detect.allowed, "ask": ask.allowed}
+NAMES_KEPT = 5
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What a training run reads: image sizes (width, height) in prompt order, and the room for each task.
+
+    prompts: rows kept of a frame for a task; of a plan they differ by noise on the ego state (the first is exact), so that
+    the model does not lean on its own last motion. prompt_room, answer_room: tokens, multiples of 16.
+    """
+
+    checkpoint: str
+    sizes: tuple[tuple[int, int], ...] = ((320, 192), (160, 96), (160, 96))
+    prompts: dict[str, int] = field(default_factory=lambda: {"plan": 3, "detect": 1, "ask": 3})
+    prompt_room: dict[str, int] = field(default_factory=lambda: {"plan": 176, "detect": 112, "ask": 144})
+    answer_room: dict[str, int] = field(default_factory=lambda: {"plan": 96, "detect": 96, "ask": 32})
+    velocity_noise_mps: float = 0.3
+    acceleration_noise_mps2: float = 0.3
+    acceleration_drop: float = 0.3
+    seed: int = 0
+
+    def groups(self) -> list[tuple[int, int]]:
+        """The distinct image sizes, in order of first use: cameras of one size are encoded together."""
+        return list(dict.fromkeys(self.sizes))
+
+    def order(self) -> tuple[tuple[int, int], ...]:
+        """(group, place in the group) of each camera, in prompt order."""
+        groups = self.groups()
+        return tuple((groups.index(size), self.sizes[:camera].count(size)) for camera, size in enumerate(self.sizes))
+
+
+@dataclass
+class TaskArrays:
+    """n frames, K rows each: prompt (n, K, P) left-padded, positions (n, K, 3, P), answer (n, K, C), lengths (n, K), rows (n,)."""
+
+    prompt: np.ndarray
+    positions: np.ndarray
+    prompt_length: np.ndarray
+    answer: np.ndarray
+    answer_length: np.ndarray
+    given: np.ndarray
+    rows: np.ndarray
+
+    @classmethod
+    def empty(cls, frames: int, count: int, prompt: int, answer: int) -> TaskArrays:
+        def zeros(*shape: int, dtype: type = np.int16) -> np.ndarray:
+            return np.zeros((frames, *shape), dtype)
+
+        return cls(zeros(count, prompt), zeros(count, 3, prompt), zeros(count), zeros(count, answer), zeros(count),
+                   zeros(count, answer, dtype=np.bool_), zeros())
+
+
+@dataclass
+class Frames:
+    """Decoded frames: images per size group (n, cameras, H, W, 3) uint8, rows per task, and what was not usable."""
+
+    images: list[np.ndarray]
+    tasks: dict[str, TaskArrays]
+    bad: Counter[str] = field(default_factory=Counter)
+    bad_names: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return len(self.images[0])
+
+    def note(self, reason: str, name: str) -> None:
+        """Count something unusable and keep the first few names."""
+        self.bad[reason] += 1
+        if len(self.bad_names) < NAMES_KEPT:
+            self.bad_names.append(f"{name}: {reason}")
+
+
+class _CachingTokenizer(TextTokenizer):
+    """The same pieces of prompts come again and again."""
+
+    def __init__(self, definition: dict) -> None:
+        super().__init__(definition)
+        self._seen: dict[str, list[int]] = {}
+
+    def encode(self, text: str) -> list[int]:
+        if text not in self._seen:
+            if len(self._seen) > 20_000:
+                self._seen.clear()
+            self._seen[text] = super().encode(text)
+        return self._seen[text]
+
+
+class Encoder:
+    """Turns the conversations of a frame into token rows with the tokenizer and image format of one checkpoint."""
+
+    def __init__(self, spec: DataSpec) -> None:
+        self.spec = spec
+        self.tokenizer = _CachingTokenizer.from_folder(spec.checkpoint)
+        form = ImageFormat.from_folder(spec.checkpoint)
+        self.image_tokens = [form.tokens(size) for size in spec.sizes]
+        self.grids = tuple((1, height // form.patch_size, width // form.patch_size) for width, height in spec.sizes)
+        self.merge = form.merge_size
+        self.image_id = self.tokenizer.control("<|image_pad|>")
+        self.given: dict[str, np.ndarray] = {}
+        for task in TASKS:
+            allowed = _ALLOWED[task](self.tokenizer) or ()
+            room = np.zeros(spec.answer_room[task], np.bool_)
+            for place, ids in enumerate(allowed[: len(room)]):
+                room[place] = ids is not None and len(ids) == 1
+            self.given[task] = room
+        self.prefix = lru_cache(maxsize=16)(self._prefix_positions)
+
+    def _prefix_positions(self, prefix: tuple[int, ...]) -> tuple[np.ndarray, int]:
+        positions, start = mrope_positions(torch.tensor(prefix), self.grids, self.image_id, self.merge)
+        return positions.numpy().astype(np.int16), start
+
+    def row(self, arrays: TaskArrays, frame: int, task: str, human: str, answer: str) -> None:
+        """Add a conversation to the frame. Raises DataError when it does not fit the room of its task."""
+        prompt = chat_prompt(self.tokenizer, human, self.image_tokens)
+        ids, reply = prompt.ids, answer_ids(self.tokenizer, answer)
+        room, space = arrays.prompt.shape[2], arrays.answer.shape[2]
+        given = self.given[task]
+        if len(ids) > room:
+            raise DataError(f"{task} prompt longer than {room} tokens")
+        if len(reply) > space + (task == "detect"):  # the end token behind a full list of boxes is given, not learnt
+            raise DataError(f"{task} answer longer than {space} tokens")
+        number = int(arrays.rows[frame])
+        prefix, start = self.prefix(ids[: prompt.images_end])
+        rest = np.arange(start, start + len(ids) - prompt.images_end, dtype=np.int16)
+        arrays.prompt[frame, number, room - len(ids) :] = ids
+        arrays.positions[frame, number, :, room - len(ids) : room - len(rest)] = prefix
+        arrays.positions[frame, number, :, room - len(rest) :] = rest
+        arrays.prompt_length[frame, number] = len(ids)
+        arrays.answer[frame, number] = self.tokenizer.eos_id
+        arrays.answer[frame, number, : len(reply)] = reply[:space]
+        arrays.answer_length[frame, number] = min(len(reply), space)
+        arrays.given[frame, number] = given
+        arrays.rows[frame] += 1
+
+
+def noisy_ego(text: str, spec: DataSpec, rng: np.random.Generator) -> str:
+    """The plan prompt with another draw of velocity and acceleration; texts of other prompts stay as they are."""
+    match = _EGO.fullmatch(text)
+    if match is None:
+        return text
+    vx, vy, ax, ay = (float(match[i]) for i in range(1, 5))
+    vx = max(0.0, vx + rng.uniform(-1, 1) * spec.velocity_noise_mps) if abs(vx) > 0.05 else vx
+    keep = rng.random() >= spec.acceleration_drop
+    ax, ay = (value * keep + keep * rng.uniform(-1, 1) * spec.acceleration_noise_mps2 for value in (ax, ay))
+    return plan.prompt_text(EgoState((vx, vy), (ax, ay)), match[5])
+
+
+def read_shard(folder: Path, encoder: Encoder) -> Frames:
+    """All usable frames of one shard folder (samples.json and its images)."""
+    spec = encoder.spec
+    try:
+        samples = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{folder}: expected samples.json, got {error}") from error
+    by_images: dict[tuple[str, ...], list[dict]] = {}
+    frames = Frames([np.zeros((0, 1, 1, 1, 3), np.uint8)], {})
+    for sample in samples:
+        try:
+            by_images.setdefault(tuple(sample["image"]), []).append(sample)
+        except (KeyError, TypeError):
+            frames.note("no image list", f"{folder.name}/{_name(sample)}")
+    groups = spec.groups()
+    cameras = [spec.sizes.count(size) for size in groups]
+    total = len(by_images)
+    frames.images = [np.zeros((total, n, h, w, 3), np.uint8) for (w, h), n in zip(groups, cameras, strict=True)]
+    frames.tasks = {task: TaskArrays.empty(total, spec.prompts[task], spec.prompt_room[task], spec.answer_room[task])
+                    for task in TASKS}
+    rng = np.random.default_rng([spec.seed, *folder.name.encode()])
+    used = 0
+    for paths, conversations in by_images.items():
+        used += _read_frame(frames, used, folder, paths, conversations, encoder, rng)
+    return _cut(frames, used)
+
+
+def _read_frame(frames: Frames, at: int, folder: Path, paths: tuple[str, ...], conversations: list[dict], encoder: Encoder,
+                rng: np.random.Generator) -> bool:
+    """Write one frame at index `at`; False (and a note) when its images or all of its conversations are unusable."""
+    try:
+        images = [_image(folder / path, size) for path, size in zip(paths, encoder.spec.sizes, strict=True)]
+    except (DataError, ValueError) as error:
+        frames.note(str(error) if isinstance(error, DataError) else f"{len(paths)} images", f"{folder.name}/{paths[0]}")
+        return False
+    for arrays in frames.tasks.values():
+        arrays.rows[at] = 0
+    for sample in conversations:
+        try:
+            _add(frames, at, sample, encoder, rng)
+        except (DataError, KeyError, TypeError, ValueError, IndexError) as error:
+            frames.note(f"{type(error).__name__}: {error}"[:120], f"{folder.name}/{_name(sample)}")
+    if not any(arrays.rows[at] for arrays in frames.tasks.values()):
+        return False
+    for image, (group, camera) in zip(images, encoder.spec.order(), strict=True):
+        frames.images[group][at, camera] = image
+    return True
+
+
+def _add(frames: Frames, at: int, sample: dict, encoder: Encoder, rng: np.random.Generator) -> None:
+    task = sample["task"]
+    arrays = frames.tasks[task]
+    turns = {turn["from"]: turn["value"] for turn in sample["conversations"]}
+    human, answer = turns["human"], turns["gpt"]
+    if arrays.rows[at] < arrays.prompt.shape[1]:
+        encoder.row(arrays, at, task, human, answer)
+    if task == "plan":
+        text = human.replace(IMAGE, "").strip()
+        while arrays.rows[at] < arrays.prompt.shape[1]:
+            encoder.row(arrays, at, task, human_text(noisy_ego(text, encoder.spec, rng), len(encoder.image_tokens)), answer)
+
+
+def _image(path: Path, size: tuple[int, int]) -> np.ndarray:
+    """(H, W, 3) uint8 of exactly this size (width, height)."""
+    try:
+        with Image.open(io.BytesIO(path.read_bytes())) as image:
+            pixels = np.asarray(image.convert("RGB"))
+    except (OSError, UnidentifiedImageError) as error:
+        raise DataError(f"unreadable image ({type(error).__name__})") from error
+    if pixels.shape != (size[1], size[0], 3):
+        raise DataError(f"image of {pixels.shape[1]} x {pixels.shape[0]}, expected {size[0]} x {size[1]}")
+    return pixels
+
+
+def _name(sample: object) -> str:
+    return str(sample.get("id", "?")) if isinstance(sample, dict) else repr(sample)[:40]
+
+
+def _cut(frames: Frames, used: int) -> Frames:
+    """Only the first `used` frames."""
+    frames.images = [images[:used] for images in frames.images]
+    for arrays in frames.tasks.values():
+        for name in vars(arrays):
+            setattr(arrays, name, getattr(arrays, name)[:used])
+    return frames
