@@ -26,7 +26,7 @@ def a_drive() -> DriveRecord:
     picture = np.full((96, 160, 3), 120, np.uint8)
     return DriveRecord(
         settings={"block_size": 32, "checkpoint": "tiny", "seed": 0, "commit": "abc", "map": "Town01"},
-        score={"route_completion": 0.75, "collisions": 0, "red_lights": 1, "off_road_seconds": 0.0, "comfort": 0.9},
+        score={"route_completion": 0.75, "collisions": 0, "red_lights": 1, "off_road_s": 0.0, "comfort": 0.9},
         track=track,
         route=track[:, 1:3],
         lanes=[track[:, 1:3] + [0.0, 3.5]],

@@ -46,7 +46,7 @@ def route_map(record: DriveRecord) -> str:
 
 def waypoint_curve(per_waypoint_m: Sequence[float | None]) -> str:
     """Mean distance to the expert's plan, over the horizon."""
-    figure, axes = _figure(5.2, 3.4)
+    figure, axes = _figure(4.7, 3.2)
     seconds = [PLAN_STEP_S * (k + 1) for k in range(len(per_waypoint_m))]
     values = [float("nan") if v is None else v for v in per_waypoint_m]
     axes.plot(seconds, values, "o-", color=BLUE)
@@ -58,7 +58,7 @@ def waypoint_curve(per_waypoint_m: Sequence[float | None]) -> str:
 
 def latency_histogram(record: DriveRecord) -> str:
     """Latency of every plan, with the median."""
-    figure, axes = _figure(5.2, 3.4)
+    figure, axes = _figure(4.7, 3.2)
     values = [p.latency_ms for p in record.plans]
     if values:
         axes.hist(values, bins=min(40, max(8, len(values) // 6)), color=BLUE, edgecolor="white")

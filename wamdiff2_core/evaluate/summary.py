@@ -15,7 +15,7 @@ from wamdiff2_core.evaluate.record import DriveRecord
 from wamdiff2_core.evaluate.waypoints import waypoint_errors
 
 STATED = ("block_size", "steps", "threshold", "rule", "checkpoint", "seed", "commit", "map")
-SCORED = ("route_completion", "collisions", "red_lights", "off_road_seconds", "comfort")
+SCORED = ("route_completion", "collisions", "red_lights", "off_road_s", "comfort")
 
 
 def summarise(record: DriveRecord) -> dict[str, object]:

@@ -1,0 +1,186 @@
+"""Closed-loop evaluation of a checkpoint on held-out towns: many routes, several block sizes, several processes.
+
+`python -m wamdiff2_sim.evaluate CHECKPOINT --out FILE.jsonl` writes one line per finished drive, skips drives that the file
+already holds, and prints the table. All block sizes drive the same routes with the same traffic.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from wamdiff2_core.evaluate.waypoints import waypoint_errors
+from wamdiff2_sim.drive import DriveResult, ExpertPlanner, LoopConfig, drive
+
+TOWNS = ("Town01", "Town02", "Town03", "Town05", "Town10HD")
+EXPERT = "expert"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One drive. `checkpoint` "expert" lets the expert drive (block size 0)."""
+
+    checkpoint: str
+    town: str
+    seed: int
+    block_size: int
+    steps: int
+    threshold: float
+    device: str = "cpu"
+    dtype: str = "float32"
+    length_m: tuple[float, float] = (250.0, 450.0)
+    traffic: tuple[int, int] = (25, 15)
+    latency_s: float | None = 0.2
+    plan_period_s: float = 0.25
+
+    @property
+    def key(self) -> list:
+        """What makes two drives the same one."""
+        return [self.checkpoint, self.town, self.seed, self.block_size, self.steps, self.threshold, self.latency_s]
+
+
+_drivers: dict[tuple, object] = {}  # one per process: loading a checkpoint costs more than a plan
+
+
+def _driver(job: Job):
+    import torch
+
+    from wamdiff2_core import DecodingConfig, Driver
+
+    torch.set_num_threads(1)
+    key = (job.checkpoint, job.device, job.dtype)
+    if key not in _drivers:
+        _drivers[key] = Driver.from_checkpoint(job.checkpoint, device=job.device, dtype=job.dtype)
+    driver = _drivers[key]
+    driver.decoding = replace(
+        DecodingConfig(), block_size=job.block_size, steps=min(job.steps, job.block_size), threshold=job.threshold
+    )
+    return driver
+
+
+def run(job: Job) -> dict:
+    """Make the drive and return its row (plain values)."""
+    from wamdiff2_sim.roads.roadmap import load_map
+    from wamdiff2_sim.roads.route import plan_route
+    from wamdiff2_sim.world import World
+
+    route = plan_route(load_map(job.town), np.random.default_rng([job.seed, 77]), *job.length_m)
+    expert = job.checkpoint == EXPERT
+    world = World(job.town, job.seed, rig=None if expert else rig_cameras(), traffic=job.traffic)
+    try:
+        world.reset(route)
+        planner = ExpertPlanner(world) if expert else _driver(job)
+        loop = LoopConfig(plan_period_s=job.plan_period_s, latency_s=job.latency_s)
+        result = drive(world, planner, loop, look=not expert)
+    finally:
+        world.close()
+    return _row(job, result)
+
+
+def _row(job: Job, result: DriveResult) -> dict:
+    errors = waypoint_errors(np.array(result.points), np.array(result.expert))
+    return {
+        "key": job.key,
+        "town": job.town,
+        "block_size": job.block_size,
+        "seed": job.seed,
+        "plans": result.plans,
+        "failures": dict(result.failures),
+        "forwards_per_plan": float(np.mean(result.forwards)) if result.forwards else 0.0,
+        "latency_ms_p50": float(np.median(result.latency_ms)) if result.latency_ms else None,
+        "ade_m": errors.ade_m if errors.count else None,
+        "per_waypoint_m": list(errors.per_waypoint_m) if errors.count else None,
+        **result.score,
+    }
+
+
+def jobs(args: argparse.Namespace) -> Iterator[Job]:
+    """All drives asked for, the first route of every town first."""
+    blocks = [0] if args.checkpoint == EXPERT else args.block_sizes
+    for seed in range(args.seed, args.seed + args.routes_per_town):
+        for town in args.towns:
+            for block in blocks:
+                latency = None if args.latency < 0 else args.latency
+                yield Job(args.checkpoint, town, seed, block, args.steps, args.threshold, args.device, args.dtype,
+                          latency_s=latency)  # fmt: skip
+
+
+def table(rows: list[dict]) -> list[dict]:
+    """Means over drives for each block size."""
+    by_block: dict[int, list[dict]] = defaultdict(list)
+    for row in rows:
+        by_block[row["block_size"]].append(row)
+    return [_mean(block, group) for block, group in sorted(by_block.items())]
+
+
+def _mean(block: int, rows: list[dict]) -> dict:
+    def mean(key: str) -> float | None:
+        values = [row[key] for row in rows if row[key] is not None]
+        return float(np.mean(values)) if values else None
+
+    plans = sum(row["plans"] for row in rows)
+    failed = sum(sum(row["failures"].values()) for row in rows)
+    scored = [row for row in rows if row["per_waypoint_m"]]
+    weights = [row["plans"] for row in scored]
+    curve = np.average([row["per_waypoint_m"] for row in scored], axis=0, weights=weights).tolist() if scored else None
+    return {
+        "block_size": block,
+        "routes": len(rows),
+        "route_completion": mean("route_completion"),
+        "completed_routes": sum(row["route_completion"] >= 0.99 for row in rows),
+        "collisions_per_route": mean("collisions"),
+        "red_lights_per_route": mean("red_lights"),
+        "off_road_s_per_route": mean("off_road_s"),
+        "comfort": mean("comfort"),
+        "ade_m": float(np.mean(curve)) if curve else None,
+        "per_waypoint_m": curve,
+        "plans": plans,
+        "failed_plans_share": failed / plans if plans else None,
+        "forwards_per_plan": mean("forwards_per_plan"),
+        "latency_ms_p50": mean("latency_ms_p50"),
+    }
+
+
+def main(argv: list[str] | None = None) -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help='checkpoint folder, or "expert"')
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--towns", type=lambda text: text.split(","), default=list(TOWNS))
+    parser.add_argument("--routes-per-town", type=int, default=4)
+    parser.add_argument("--block-sizes", type=lambda t: [int(v) for v in t.split(",")], default=[1, 4, 8, 16, 32])
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--threshold", type=float, default=0.9)
+    parser.add_argument("--seed", type=int, default=1000)
+    parser.add_argument("--latency", type=float, default=0.2, help="seconds; negative: as measured")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--workers", type=int, default=2)
+    args = parser.parse_args(argv)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    rows = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
+    done = [row["key"] for row in rows]
+    todo = [job for job in jobs(args) if json.loads(json.dumps(job.key)) not in done]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(args.workers, mp_context=context) as pool, args.out.open("a") as sink:
+        for future in as_completed([pool.submit(run, job) for job in todo]):
+            row = future.result()
+            rows.append(row)
+            sink.write(json.dumps(row) + "\n")
+            sink.flush()
+            print(f"{len(rows)}: {row['town']} seed {row['seed']} B={row['block_size']} completion {row['route_completion']:.2f} "
+                  f"collisions {row['collisions']} red {row['red_lights']}", flush=True)  # fmt: skip
+    for line in table(rows):
+        print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in line.items()}))
+
+
+if __name__ == "__main__":
+    main()
