@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 
 from wamdiff2_core.errors import CheckpointError, ConfigError, DataError
+from wamdiff2_core.tasks.checks import image_problem
 
 Size = tuple[int, int]  # (width, height) in pixels
 UPSTREAM_MIN_PIXELS = 12_544
 UPSTREAM_MAX_PIXELS = 2_073_600
-MAX_ASPECT = 200.0
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,6 @@ def patchify(images: torch.Tensor, form: ImageFormat) -> torch.Tensor:
 
 def fitting_size(width: int, height: int, form: ImageFormat) -> Size:
     """Qwen's rule: sides rounded to whole tokens, proportions kept, pixel count within the format's limits."""
-    if max(width, height) > MAX_ASPECT * min(width, height):
-        raise DataError(f"expected sides within a ratio of {MAX_ASPECT:.0f}, got {width} x {height}")
     unit = form.unit
     wide, high = round(width / unit) * unit, round(height / unit) * unit
     if wide * high > form.max_pixels:
@@ -136,15 +134,6 @@ def _require_image(image: np.ndarray) -> None:
     problem = image_problem(image)
     if problem:
         raise DataError(problem)
-
-
-def image_problem(image: object) -> str | None:
-    """Why something is not an (H, W, 3) uint8 image; None when it is one."""
-    if not isinstance(image, np.ndarray):
-        return f"expected a NumPy array (H, W, 3) uint8, got {type(image).__name__}"
-    if image.ndim != 3 or image.shape[2] != 3 or min(image.shape) < 1 or image.dtype != np.uint8:
-        return f"expected (H, W, 3) uint8, got {image.shape} {image.dtype}"
-    return None
 
 
 def _triple(values: object) -> tuple[float, float, float]:

@@ -22,8 +22,8 @@ def prompt_text(question: str) -> str:
 
 
 def upstream_prompt(scene: Scene) -> str:
-    """Upstream checkpoints get the bare question."""
-    return prompt(scene).removesuffix("; answer")
+    """Upstream checkpoints get the image and the bare question."""
+    return "<image>\n" + prompt(scene).removesuffix("; answer")
 
 
 def serialise(text: str, form: str = "text") -> str:

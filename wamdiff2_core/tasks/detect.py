@@ -21,7 +21,7 @@ MAX_BOXES = 6
 RECORD_TOKENS = 16
 PROMPT = "detect"
 UPSTREAM_PROMPT = (
-    "Detect every car, truck, pedestrian, cyclist and traffic light facing us in the image. "
+    "<image>\nDetect every car, truck, pedestrian, cyclist and traffic light facing us in the image. "
     'Answer as JSON: [{"bbox_2d": [x1, y1, x2, y2], "label": "car"}].'
 )
 

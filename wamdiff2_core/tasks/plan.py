@@ -8,20 +8,37 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import dataclass
 
 import numpy as np
 
-from wamdiff2_core.errors import DataError
-from wamdiff2_core.scene import PLAN_POINTS, EgoState, Failure, Plan, Scene
+from wamdiff2_core.errors import ConfigError, DataError
+from wamdiff2_core.scene import PLAN_POINTS, PLAN_STEP_S, Command, EgoState, Failure, Plan, Scene
 from wamdiff2_core.tasks.grammar import AnswerText, Tokens, as_answer, not_parsed, out_of_range, unknown_form
+from wamdiff2_core.tasks.navigation import parse_navigation
 
 FORMS = ("fixed", "upstream")
 MAX_FIXED_M = 99.99
 MAX_UPSTREAM_M = 500.0
 MAX_EGO = 99.99
 
+
+
+@dataclass(frozen=True)
+class PlanLimits:
+    """Beyond these a plan is no motion of a car. One wrong metre digit stays within: smoothing takes care of that."""
+
+    max_speed_mps: float = 50.0
+    max_acceleration_mps2: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.max_speed_mps < math.inf and 0.0 < self.max_acceleration_mps2 < math.inf):
+            raise ConfigError(f"plan limits: expected numbers > 0, got {self}")
+
+
 _FIXED = re.compile(r"([0-9]{2}\.[0-9]{2})([+-][0-9]{2}\.[0-9]{2})", re.ASCII)
 _UPSTREAM = re.compile(r"([+-]?[0-9]{1,4}(?:\.[0-9]{1,6})?), ?([+-]?[0-9]{1,4}(?:\.[0-9]{1,6})?)", re.ASCII)
+_UPSTREAM_WORDS = {Command.LEFT: "left", Command.RIGHT: "right", Command.STRAIGHT: "straight", Command.FOLLOW: "straight"}
 _LAYOUT = "dd.dd+dd.dd"
 
 
@@ -37,12 +54,15 @@ def prompt_text(ego: EgoState, instruction: str) -> str:
 
 
 def upstream_prompt(scene: Scene) -> str:
-    """The same facts for checkpoints trained on upstream's conversations."""
+    """The same facts in the layout of upstream's conversations, the image's place included."""
     (vx, vy), (ax, ay) = scene.ego.velocity, scene.ego.acceleration
+    command = parse_navigation(scene.instruction)
+    word = scene.instruction.strip() if command is None else _UPSTREAM_WORDS[command]
     return (
-        f"Navigation command: {scene.instruction.strip()}. Current position: (0.00, 0.00). "
-        f"Velocity: ({vx:.2f}, {vy:.2f}) m/s. Acceleration: ({ax:.2f}, {ay:.2f}) m/s^2. "
-        f"Predict the ego positions (x, y) of the next 4 seconds at 2 Hz as {2 * PLAN_POINTS} numbers separated by commas."
+        f"The view ahead of the vehicle: <image>\nThe navigation information is: {word}\n"
+        f"The current position is (0.00,0.00)\n"
+        f"The current velocity is: ({vx:.2f},{vy:.2f}) and current accelerate is: ({ax:.2f},{ay:.2f})\n"
+        f"Instruction: predict the driving of the next 4 seconds as {PLAN_POINTS} waypoints x,y."
     )
 
 
@@ -81,6 +101,19 @@ def parse(answer: AnswerText | str, form: str = "fixed") -> Plan | Failure:
         return out_of_range(f"a coordinate is beyond {limit} m", answer.text)
     confidence = np.array([answer.confidence(match.start(), match.end()) for match in found])
     return Plan(points, confidence, answer.text)
+
+
+def implausible(points: np.ndarray, ego: EgoState, limits: PlanLimits) -> str | None:
+    """What about points (8, 2) a car that moves like `ego` cannot do; None when nothing."""
+    velocity = np.diff(np.vstack([[0.0, 0.0], points]), axis=0) / PLAN_STEP_S
+    speed = float(np.linalg.norm(velocity, axis=1).max())
+    if speed > limits.max_speed_mps:
+        return f"a speed of {speed:.1f} m/s between waypoints, limit {limits.max_speed_mps:.1f}"
+    change = np.diff(np.vstack([ego.velocity, velocity]), axis=0) / PLAN_STEP_S
+    acceleration = float(np.linalg.norm(change, axis=1).max())
+    if acceleration > limits.max_acceleration_mps2:
+        return f"an acceleration of {acceleration:.1f} m/s^2 between waypoints, limit {limits.max_acceleration_mps2:.1f}"
+    return None
 
 
 def allowed(tokenizer: Tokens, form: str = "fixed") -> tuple[tuple[int, ...] | None, ...] | None:

@@ -1,0 +1,171 @@
+"""Driver: a scene in, typed answers out. The whole flow stands in `answer`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import torch
+
+from wamdiff2_core.decode.config import DecodingConfig
+from wamdiff2_core.decode.decoder import BlockDecoder
+from wamdiff2_core.decode.result import DecodeResult
+from wamdiff2_core.decode.scaffold import Scaffold
+from wamdiff2_core.errors import CheckpointError, ConfigError
+from wamdiff2_core.model.checkpoint import LoadedModel, load_model
+from wamdiff2_core.model.images import ImageFormat, preprocess
+from wamdiff2_core.model.prompt import Prompt, chat_prompt, human_text
+from wamdiff2_core.model.tokenizer import TextTokenizer
+from wamdiff2_core.scene import Answer, Cost, Detections, Failure, FailureKind, Plan, Scene
+from wamdiff2_core.tasks import TASKS, ask, detect, plan
+from wamdiff2_core.tasks.checks import scene_problem
+from wamdiff2_core.tasks.reading import Result, read_answer
+
+FRONT = "cam_front"
+UPSTREAM_FORMATS = {"plan": "upstream", "detect": "qwen3vl_json", "ask": "text"}
+UPSTREAM_TOKENS = {"plan": 96, "detect": 512, "ask": 128}
+_MODULES: dict[str, ModuleType] = {"plan": plan, "detect": detect, "ask": ask}
+
+
+class Driver:
+    """Owns the weights, the tokenizer and the decoder of one checkpoint.
+
+    `decoding` may be replaced between calls; its `max_new_tokens` is not used, the checkpoint says how long answers are.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        tokenizer: TextTokenizer,
+        image_format: ImageFormat,
+        decoding: DecodingConfig | None = None,
+        limits: plan.PlanLimits | None = None,
+    ) -> None:
+        """Raises CheckpointError when tokenizer, formats and model do not fit together."""
+        self.loaded, self.tokenizer, self.image_format = loaded, tokenizer, image_format
+        self.decoder = BlockDecoder(loaded)
+        self.limits = limits or plan.PlanLimits()
+        self.decoding = decoding or DecodingConfig(block_size=32 if loaded.mask_token_id is not None else 1)
+        self.ours = loaded.kind == "wamdiff2"
+        entry = loaded.block_diffusion
+        self.formats: dict[str, str] = {**UPSTREAM_FORMATS, **entry.get("answer_formats", {})}
+        self.max_new_tokens: dict[str, int] = {**UPSTREAM_TOKENS, **entry.get("max_new_tokens", {})}
+        self.image_sizes = {name: (int(w), int(h)) for name, (w, h) in entry.get("image_sizes", {}).items()}
+        self.cameras: tuple[str, ...] = tuple(entry.get("cameras", (FRONT,)))
+        self._check_fit()
+        self._scaffolds = {task: self._scaffold(task) for task in TASKS}
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        folder: Path | str,
+        device: str = "cpu",
+        dtype: str = "float32",
+        decoding: DecodingConfig | None = None,
+    ) -> Driver:
+        """Loads any of the three kinds of checkpoint folder."""
+        loaded = load_model(folder, device=device, dtype=dtype)
+        return cls(loaded, TextTokenizer.from_folder(folder), ImageFormat.from_folder(folder), decoding)
+
+    def plan(self, scene: Scene) -> Plan | Failure:
+        """Where to drive in the next 4 s."""
+        return self.answer(scene, ("plan",))["plan"]  # type: ignore[return-value]
+
+    def detect(self, scene: Scene) -> Detections | Failure:
+        """What is in front of us."""
+        return self.answer(scene, ("detect",))["detect"]  # type: ignore[return-value]
+
+    def ask(self, scene: Scene) -> Answer | Failure:
+        """The answer to the scene's question."""
+        return self.answer(scene, ("ask",))["ask"]  # type: ignore[return-value]
+
+    def answer(self, scene: Scene, tasks: Sequence[str] = TASKS) -> dict[str, Result]:
+        """All `tasks` on one scene, in one batch on a shared image prefix. A task that fails says so in its own place."""
+        results: dict[str, Result] = {}
+        for task in tasks:
+            if task not in TASKS:
+                raise ConfigError(f"task: expected one of {', '.join(TASKS)}; got {task!r}")
+            problem = scene_problem(scene, task, self._required(scene))
+            if problem:
+                results[task] = Failure(FailureKind.INPUT, problem)
+        valid = [task for task in tasks if task not in results]
+        if valid:
+            pixels, grid = self._images(scene)
+            counts = (grid.prod(dim=1) // self.image_format.merge_size**2).tolist()
+            prompts = [self._prompt(scene, task, counts) for task in valid]
+            outputs = self._decode(valid, prompts, pixels, grid)
+            results |= {task: self._read(scene, task, *output) for task, output in zip(valid, outputs, strict=True)}
+        return {task: results[task] for task in tasks}
+
+    def _required(self, scene: Scene) -> tuple[str, ...]:
+        """Ours: the checkpoint's cameras. Others see one image: the front camera, or the only one there is."""
+        if not self.ours:
+            return tuple(scene.images) if len(scene.images) == 1 else (FRONT,)
+        further = () if "cameras" in self.loaded.block_diffusion else tuple(scene.images)
+        return tuple(name for name in self.image_sizes if name in self.cameras or name in further)
+
+    def _images(self, scene: Scene) -> tuple[torch.Tensor, torch.Tensor]:
+        names = self._required(scene)
+        sizes = [self.image_sizes[name] for name in names] if self.ours else None
+        return preprocess([np.asarray(scene.images[name]) for name in names], sizes, self.image_format)
+
+    def _prompt(self, scene: Scene, task: str, image_tokens: Sequence[int]) -> Prompt:
+        module = _MODULES[task]
+        text = human_text(module.prompt(scene), len(image_tokens)) if self.ours else module.upstream_prompt(scene)
+        return chat_prompt(self.tokenizer, text, image_tokens)
+
+    def _decode(
+        self, tasks: Sequence[str], prompts: Sequence[Prompt], pixels: torch.Tensor, grid: torch.Tensor
+    ) -> list[tuple[DecodeResult, Cost]]:
+        """An answer per prompt: batched behind the image prefix where all share it, one after the other otherwise."""
+        scaffolds = [self._scaffolds[task] for task in tasks]
+        limits = [self.max_new_tokens[task] for task in tasks]
+        ends = {prompt.ids[: prompt.images_end] for prompt in prompts}
+        if len(prompts) == 1 or len(ends) > 1:
+            outputs = [
+                self.decoder.generate(torch.tensor(prompt.ids), pixels, grid, self.decoding, scaffold, max_new_tokens=[limit])
+                for prompt, scaffold, limit in zip(prompts, scaffolds, limits, strict=True)
+            ]
+            return [(output, _cost(output)) for output in outputs]
+        shared = prompts[0].images_end
+        prefix = self.decoder.prefill(torch.tensor(prompts[0].ids[:shared]), pixels, grid, self.decoding.block_size)
+        rests = [torch.tensor(prompt.ids[shared:]) for prompt in prompts]
+        batch = self.decoder.generate(rests, None, None, self.decoding, scaffolds, prefix, limits)
+        return [(output, _cost(output, prefix.forwards, prefix.vision_ms, prefix.prefill_ms)) for output in batch]
+
+    def _read(self, scene: Scene, task: str, output: DecodeResult, cost: Cost) -> Result:
+        answer = self.tokenizer.answer(output.tokens, output.confidences)
+        return read_answer(task, self.formats[task], output.status.value, answer, scene, self.limits, cost)
+
+    def _scaffold(self, task: str) -> Scaffold | None:
+        allowed = _MODULES[task].allowed(self.tokenizer, self.formats[task])
+        return None if allowed is None else Scaffold(allowed)
+
+    def _check_fit(self) -> None:
+        where = self.loaded.folder
+        if self.tokenizer.eos_id not in self.loaded.eos_token_ids:
+            raise CheckpointError(f"{where}: the tokenizer ends answers with {self.tokenizer.eos_id}, the model with {self.loaded.eos_token_ids}")
+        if self.tokenizer.vocab_size > self.loaded.vocab_size:
+            raise CheckpointError(f"{where}: {self.tokenizer.vocab_size} tokens do not fit a model with {self.loaded.vocab_size} rows")
+        for task in TASKS:
+            if self.formats[task] not in _MODULES[task].FORMS:
+                raise CheckpointError(f"{where}: answer_formats.{task}: expected one of {_MODULES[task].FORMS}, got {self.formats[task]!r}")
+        if self.ours and not set(self.cameras) <= self.image_sizes.keys():
+            raise CheckpointError(f"{where}: image_sizes: expected sizes for {', '.join(self.cameras)}; got {self.image_sizes}")
+
+
+def _cost(output: DecodeResult, forwards: int = 0, vision_ms: float = 0.0, prefill_ms: float = 0.0) -> Cost:
+    """What the answer took, the shared prefix included; milliseconds are those of the whole batch."""
+    return Cost(
+        forwards=output.forwards + forwards,
+        steps_per_block=tuple(output.steps_per_block),
+        tokens=len(output.tokens),
+        vision_ms=output.vision_ms + vision_ms,
+        prefill_ms=output.prefill_ms + prefill_ms,
+        decode_ms=output.decode_ms,
+    )
+
+

@@ -1,0 +1,55 @@
+"""Is this scene one that a checkpoint can answer for? Everything a caller can get wrong, said in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from wamdiff2_core.scene import Scene
+from wamdiff2_core.tasks import plan
+
+MAX_INSTRUCTION = 200  # characters
+MAX_QUESTION = 300
+MAX_ASPECT = 200.0
+
+
+def scene_problem(scene: Scene, task: str, cameras: Sequence[str]) -> str | None:
+    """Why `scene` cannot be answered for; None when it can. `cameras`: those that must be there."""
+    missing = [name for name in cameras if name not in scene.images]
+    if missing or not scene.images:
+        present = ", ".join(scene.images) or "no camera"
+        return f"expected images of {', '.join(cameras)}; missing: {', '.join(missing)}; got {present}"
+    for name in cameras:
+        problem = image_problem(scene.images[name])
+        if problem:
+            return f"image of {name}: {problem}"
+    if task == "plan":
+        return _text_problem("instruction", scene.instruction, MAX_INSTRUCTION) or _ego_problem(scene)
+    return _text_problem("question", scene.question, MAX_QUESTION) if task == "ask" else None
+
+
+def image_problem(image: object) -> str | None:
+    """Why something is not an (H, W, 3) uint8 image; None when it is one."""
+    if not isinstance(image, np.ndarray):
+        return f"expected a NumPy array (H, W, 3) uint8, got {type(image).__name__}"
+    if image.ndim != 3 or image.shape[2] != 3 or min(image.shape) < 1 or image.dtype != np.uint8:
+        return f"expected (H, W, 3) uint8, got {image.shape} {image.dtype}"
+    height, width = image.shape[:2]
+    if max(height, width) > MAX_ASPECT * min(height, width):
+        return f"expected sides within a ratio of {MAX_ASPECT:.0f}, got {width} x {height}"
+    return None
+
+
+def _text_problem(what: str, text: object, most: int) -> str | None:
+    if not isinstance(text, str) or not text.strip():
+        return f"expected {what} in words, got {text!r}"
+    return f"expected {what} of at most {most} characters, got {len(text)}" if len(text) > most else None
+
+
+def _ego_problem(scene: Scene) -> str | None:
+    for what, pair in (("velocity", scene.ego.velocity), ("acceleration", scene.ego.acceleration)):
+        if len(pair) != 2 or not all(math.isfinite(value) and abs(value) <= plan.MAX_EGO for value in pair):
+            return f"ego {what}: expected two finite numbers within +-{plan.MAX_EGO}, got {pair!r}"
+    return None
