@@ -43,6 +43,7 @@ def block_diffusion_entry(mask_token_id: int) -> dict:
         "mask_token_id": mask_token_id, "prediction": "next", "context": "causal",
         "block_sizes": [1, 4, 8, 16, 32],
         "answer_formats": {"plan": "fixed", "detect": "fixed", "ask": "text"},
+        "cameras": ["cam_front", "cam_front_left", "cam_front_right"],
         "image_sizes": IMAGE_SIZES, "max_new_tokens": {"plan": 96, "detect": 97, "ask": 32}, "prompt": "wamdiff2-1",
     }
 
