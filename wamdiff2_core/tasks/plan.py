@@ -55,13 +55,13 @@ def prompt_text(ego: EgoState, instruction: str) -> str:
 
 def upstream_prompt(scene: Scene) -> str:
     """The same facts in the layout of upstream's conversations, the image's place included."""
-    (vx, vy), (ax, ay) = scene.ego.velocity, scene.ego.acceleration
+    vx, vy, ax, ay = (_plain(value) for value in (*scene.ego.velocity, *scene.ego.acceleration))
     command = parse_navigation(scene.instruction)
     word = scene.instruction.strip() if command is None else _UPSTREAM_WORDS[command]
     return (
         f"The view ahead of the vehicle: <image>\nThe navigation information is: {word}\n"
         f"The current position is (0.00,0.00)\n"
-        f"The current velocity is: ({vx:.2f},{vy:.2f}) and current accelerate is: ({ax:.2f},{ay:.2f})\n"
+        f"The current velocity is: ({vx},{vy}) and current accelerate is: ({ax},{ay})\n"
         f"Instruction: predict the driving of the next 4 seconds as {PLAN_POINTS} waypoints x,y."
     )
 
@@ -73,7 +73,7 @@ def serialise(points: np.ndarray, form: str = "fixed") -> str:
         limited = np.clip(points, (0.0, -MAX_FIXED_M), (MAX_FIXED_M, MAX_FIXED_M))
         return " ".join(f"{x:05.2f}{_signed(y)}" for x, y in limited + 0.0)
     if form == "upstream":
-        return ",".join(f"{round(float(value), 2) + 0.0:.2f}" for value in points.flat)
+        return ",".join(_plain(value) for value in points.flat)
     raise unknown_form("plan", form, FORMS)
 
 
@@ -144,6 +144,11 @@ def _waypoints(text: str, pattern: re.Pattern[str], separator: str) -> list[re.M
         found.append(match)
         at = match.end()
     return found if at == len(text) else None
+
+
+def _plain(value: float) -> str:
+    """Two decimals, zero without a sign."""
+    return f"{round(float(value), 2) + 0.0:.2f}"
 
 
 def _signed(value: float) -> str:
