@@ -267,7 +267,8 @@ def _conflict(seen: OnRoute, ours: np.ndarray, span: JunctionSpan, front: float)
     elif arrive > leave + 0.4:
         return None
     stop = low - 2.0
-    if stop < span.start + 2.5 and front < span.start:
+    waits_inside = span.turn == Command.LEFT and stop > span.start + 5.0
+    if front < span.start and not waits_inside:
         stop = min(stop, span.start - 0.7)
     until = min(leave + 0.3, TIMES[-1]) if not merging else enter + 0.5
     s = np.where(_GRID <= until, stop, np.inf)
