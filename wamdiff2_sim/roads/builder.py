@@ -124,7 +124,8 @@ def _add_junction(
         for lane, out, turn in _connections(arm, arms):
             _add_turn(road_map, lane, out, turn, number, sidewalks and _is_curbside(lane, out, turn, arms), height)
         for lane in arm.inward:
-            lane.stop_s = lane.length - (CROSSWALK_M[1] + 1.0 if crosswalks else 1.0)
+            if lit or crosswalks or _gives_way(arm, arms):
+                lane.stop_s = lane.length - (CROSSWALK_M[1] + 1.0 if crosswalks else 1.0)
         if crosswalks:
             road_map.crosswalks.append(_crosswalk(node, arm, network.lane_width, height))
         if lit:
@@ -187,6 +188,12 @@ def _is_curbside(lane: Lane, out: Lane, turn: Command, arms: list[_Arm]) -> bool
     arm = next(a for a in arms if lane in a.inward)
     turns = {_turn_between(arm, other) for other in arms if other is not arm}
     return turn is Command.RIGHT or Command.RIGHT not in turns
+
+
+def _gives_way(arm: _Arm, arms: list[_Arm]) -> bool:
+    """Whether an approach without lights has a stop line: all at a crossing, only the stem of a T-junction."""
+    turns = {_turn_between(arm, other) for other in arms if other is not arm}
+    return len(arms) > 3 or Command.STRAIGHT not in turns
 
 
 def _outline(node: Node, arms: list[_Arm], lane_width: float) -> np.ndarray:

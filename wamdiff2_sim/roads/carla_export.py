@@ -19,7 +19,17 @@ from wamdiff2_core.errors import ConfigError, DataError
 from wamdiff2_sim.roads.curves import resample
 from wamdiff2_sim.roads.mapfile import link_predecessors
 from wamdiff2_sim.roads.roadmap import MAPS_DIR, Lane, RoadMap
-from wamdiff2_sim.roads.town_parts import add_lights, crosswalks_on_roads, join_ends, mark_curbs, name_turns, set_stop_lines
+from wamdiff2_sim.roads.town_parts import (
+    add_lights,
+    crosswalks_on_roads,
+    drop_broken_links,
+    drop_slivers,
+    join_ends,
+    mark_curbs,
+    name_turns,
+    relax_turns,
+    set_stop_lines,
+)
 
 Key = tuple[int, int, int]  # road, section, lane
 STEP_M = 0.5
@@ -61,14 +71,22 @@ def convert(town: str) -> RoadMap:
     for key, following_keys in links.items():
         lanes[numbers[key]].successors = sorted(numbers[k] for k in following_keys if k in numbers and k != key)
     link_predecessors(lanes)
+    stands_for = drop_slivers(lanes)
+    numbers = {key: stands_for.get(number, number) for key, number in numbers.items()}
+    broken = drop_broken_links(lanes)
+    link_predecessors(lanes)
     gap = join_ends(lanes)
+    relaxed = relax_turns(lanes)
     name_turns(lanes)
     road_map = RoadMap(town, lanes, _outlines(lanes), {}, _crosswalks(world))
     road_map.crosswalks = crosswalks_on_roads(road_map)
     mark_curbs(road_map)
     add_lights(road_map, _controlled(world, road_map, numbers, (LIGHT_TYPE,)))
     set_stop_lines(road_map, _controlled(world, road_map, numbers, SIGN_TYPES))
-    print(f"{town}: {len(lanes)} lanes, largest gap closed {gap:.2f} m, {len(road_map.light_groups)} light groups")
+    print(
+        f"{town}: {len(lanes)} lanes, {len(road_map.light_groups)} light groups; largest gap closed {gap:.2f} m, "
+        f"{broken} broken links dropped, {relaxed} turns relaxed"
+    )
     return road_map
 
 

@@ -54,18 +54,24 @@ def arc(start: np.ndarray, heading: float, turn: float, radius: float) -> np.nda
     return np.stack([x, y, heading + angles], axis=1)
 
 
+def tangent_corner(p0: np.ndarray, h0: float, p1: np.ndarray, h1: float) -> np.ndarray | None:
+    """(2,) where the tangent ahead of (p0, h0) meets the one behind (p1, h1); None for slight turns or no meeting."""
+    u0, u1, gap = unit(h0), unit(h1), p1 - p0
+    cross = u0[0] * u1[1] - u0[1] * u1[0]
+    if abs(wrap(h1 - h0)) < 0.35 or abs(cross) < 0.1:
+        return None
+    ahead = (gap[0] * u1[1] - gap[1] * u1[0]) / cross
+    behind = (u0[0] * gap[1] - u0[1] * gap[0]) / cross
+    return p0 + ahead * u0 if ahead > 0.3 and behind > 0.3 else None
+
+
 def connect(p0: np.ndarray, h0: float, p1: np.ndarray, h1: float) -> np.ndarray:
     """Smooth poses from pose (p0, h0) to (p1, h1): the widest single arc if the tangents cross, else an S-bend."""
     p0, p1 = np.asarray(p0, dtype=np.float64)[:2], np.asarray(p1, dtype=np.float64)[:2]
-    u0, u1 = unit(h0), unit(h1)
-    cross = u0[0] * u1[1] - u0[1] * u1[0]
-    gap = p1 - p0
-    if abs(wrap(h1 - h0)) > 0.35 and abs(cross) > 0.1:
-        ahead = (gap[0] * u1[1] - gap[1] * u1[0]) / cross
-        behind = (gap[1] * u0[0] - gap[0] * u0[1]) / -cross
-        if ahead > 0.3 and behind > 0.3:
-            return fillet(np.array([p0, p0 + ahead * u0, p1]), [LARGE_RADIUS])
-    third = float(np.hypot(*gap)) / 3.0
+    corner = tangent_corner(p0, h0, p1, h1)
+    if corner is not None:
+        return fillet(np.array([p0, corner, p1]), [LARGE_RADIUS])
+    u0, u1, third = unit(h0), unit(h1), float(np.hypot(*(p1 - p0))) / 3.0
     return fillet(np.array([p0, p0 + third * u0, p1 - third * u1, p1]), [LARGE_RADIUS, LARGE_RADIUS])
 
 

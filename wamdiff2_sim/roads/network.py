@@ -17,13 +17,13 @@ DIRECTIONS: tuple[Cell, ...] = ((1, 0), (0, 1), (-1, 0), (0, -1))
 
 @dataclass(frozen=True)
 class Style:
-    """What a kind of town looks like. Lengths in metres; `speed_kmh` by lane count; ranges are (low, high)."""
+    """What a kind of town looks like. Lengths in metres; ranges are (low, high)."""
 
     name: str
     columns: tuple[int, int]
     spacing: tuple[float, float]
     jitter: float  # share of the spacing
-    wide_share: float  # share of streets with two lanes per direction
+    lane_odds: tuple[float, float, float]  # share of streets with one, two, three lanes per direction
     lane_width: tuple[float, float]
     corner: tuple[float, float]  # curb radius at junctions
     bend: tuple[float, float]  # centre line radius of plain bends
@@ -33,19 +33,84 @@ class Style:
     sidewalks: float
     medians: float
     hills: float
-    speed_kmh: tuple[tuple[int, ...], tuple[int, ...]]
+    narrow_kmh: tuple[int, ...]  # speed limits to choose from, one lane per direction
+    wide_kmh: tuple[int, ...]
 
 
 STYLES = (
-    Style("small_town", (3, 5), (55, 110), 0.0, 0.0, (3.8, 4.0), (3.8, 6.5), (9, 16), 0.05, 0.12, 0.75, 1.0, 0.0, 0.1,
-          ((30, 30, 40), (40,))),
-    Style("old_town", (3, 4), (60, 120), 0.10, 0.1, (3.3, 4.0), (4.0, 8.0), (10, 30), 0.35, 0.15, 0.6, 0.9, 0.0, 0.4,
-          ((30, 40), (40,))),
-    Style("city", (2, 4), (90, 170), 0.05, 0.7, (3.2, 3.7), (4.0, 10.0), (18, 60), 0.2, 0.1, 0.9, 1.0, 0.3, 0.2,
-          ((40, 50), (50, 60))),
-    Style("suburb", (2, 4), (90, 180), 0.14, 0.25, (3.3, 3.8), (4.0, 10.0), (20, 90), 0.8, 0.15, 0.6, 0.6, 0.1, 0.7,
-          ((40, 50), (50, 60))),
-)  # fmt: skip
+    Style(
+        name="small_town",
+        columns=(3, 5),
+        spacing=(55, 110),
+        jitter=0.0,
+        lane_odds=(1.0, 0.0, 0.0),
+        lane_width=(3.8, 4.0),
+        corner=(3.8, 6.5),
+        bend=(9, 16),
+        wiggle=0.05,
+        thinning=0.12,
+        lights=0.75,
+        sidewalks=1.0,
+        medians=0.0,
+        hills=0.1,
+        narrow_kmh=(30, 30, 40),
+        wide_kmh=(40,),
+    ),
+    Style(
+        name="old_town",
+        columns=(3, 4),
+        spacing=(60, 120),
+        jitter=0.1,
+        lane_odds=(0.85, 0.15, 0.0),
+        lane_width=(3.3, 4.0),
+        corner=(4.0, 8.0),
+        bend=(10, 30),
+        wiggle=0.35,
+        thinning=0.15,
+        lights=0.6,
+        sidewalks=0.9,
+        medians=0.0,
+        hills=0.4,
+        narrow_kmh=(30, 40),
+        wide_kmh=(40,),
+    ),
+    Style(
+        name="city",
+        columns=(2, 4),
+        spacing=(90, 170),
+        jitter=0.05,
+        lane_odds=(0.25, 0.6, 0.15),
+        lane_width=(3.2, 3.7),
+        corner=(4.0, 10.0),
+        bend=(18, 100),
+        wiggle=0.2,
+        thinning=0.1,
+        lights=0.9,
+        sidewalks=1.0,
+        medians=0.3,
+        hills=0.2,
+        narrow_kmh=(40, 50),
+        wide_kmh=(50, 60),
+    ),
+    Style(
+        name="suburb",
+        columns=(2, 4),
+        spacing=(90, 180),
+        jitter=0.14,
+        lane_odds=(0.7, 0.3, 0.0),
+        lane_width=(3.3, 3.8),
+        corner=(4.0, 10.0),
+        bend=(20, 90),
+        wiggle=0.8,
+        thinning=0.15,
+        lights=0.6,
+        sidewalks=0.6,
+        medians=0.1,
+        hills=0.7,
+        narrow_kmh=(40, 50),
+        wide_kmh=(50, 60),
+    ),
+)
 
 
 @dataclass
@@ -100,7 +165,7 @@ def make_network(style: Style, rng: np.random.Generator, jitter: float) -> Netwo
     links = _thinned_grid(columns, rows, style.thinning, rng)
     lane_width = float(rng.uniform(*style.lane_width))
     positions = _positions(columns, rows, style, jitter, rng)
-    wide = {axis: rng.random(max(columns, rows)) < style.wide_share for axis in (0, 1)}
+    counts = {axis: 1 + rng.choice(3, size=max(columns, rows), p=style.lane_odds) for axis in (0, 1)}
     nodes = {
         cell: Node(positions[cell], corner=float(rng.uniform(*style.corner)))
         for cell in sorted(links)
@@ -108,7 +173,7 @@ def make_network(style: Style, rng: np.random.Generator, jitter: float) -> Netwo
     }
     for cell, node in nodes.items():
         node.legs = _legs(cell, links[cell], positions, rng, 0.12 * min(1.0, jitter * style.jitter * 20))
-    roads = _trace_roads(nodes, links, wide, style, rng)
+    roads = _trace_roads(nodes, links, counts, style, rng)
     for node in nodes.values():
         _set_mouths(node, lane_width)
     for road in roads:
@@ -211,7 +276,7 @@ def _legs(
 def _trace_roads(
     nodes: dict[Cell, Node],
     links: dict[Cell, set[Cell]],
-    wide: dict[int, np.ndarray],
+    counts: dict[int, np.ndarray],
     style: Style,
     rng: np.random.Generator,
 ) -> list[Road]:
@@ -227,10 +292,11 @@ def _trace_roads(
                 direction = next(d for d in sorted(links[here]) if d != (-direction[0], -direction[1]))
                 here = (here[0] + direction[0], here[1] + direction[1])
             axis = 0 if step[0] else 1
-            lanes = 2 if wide[axis][cell[1 - axis]] else 1
-            median = float(rng.uniform(1.0, 2.5)) if lanes == 2 and rng.random() < style.medians else 0.0
+            lanes = int(counts[axis][cell[1 - axis]])
+            median = float(rng.uniform(1.0, 2.5)) if lanes > 1 and rng.random() < style.medians else 0.0
             end = (here, (-direction[0], -direction[1]))
-            roads.append(Road((cell, step), end, lanes, median, int(rng.choice(style.speed_kmh[lanes - 1])), via))
+            limit = int(rng.choice(style.wide_kmh if lanes > 1 else style.narrow_kmh))
+            roads.append(Road((cell, step), end, lanes, median, limit, via))
             for one in (leg, nodes[here].legs[end[1]]):
                 one.lanes, one.median, one.road = lanes, median, len(roads) - 1
     return roads

@@ -22,6 +22,7 @@ STEP_M = 1.0
 ANNOUNCE_M = 50.0
 DEFAULT_LIMIT_MPS = 30.0 / 3.6
 BEHIND_HINT_M, AHEAD_HINT_M = 15.0, 40.0
+STOP_LINE_REACH_M = 2.0
 VISITED_WEIGHT = 0.25  # how much less likely a lane already driven is chosen again
 
 
@@ -148,6 +149,8 @@ def _annotated(road_map: RoadMap, line: np.ndarray, point_lanes: np.ndarray) -> 
         if junctions[begin] >= 0:
             last = min(end, len(lanes) - 1)
             command = classify_turn(route.headings[last] - route.headings[begin])
+            if command is Command.STRAIGHT and begin > 0 and not _has_choice(road_map, lanes[begin - 1].id):
+                continue  # a mere widening or merge: nothing to announce
             route.manoeuvres.append(
                 Manoeuvre(float(route.s[begin]), float(route.s[last]), command, int(junctions[begin]))
             )
@@ -160,15 +163,25 @@ def _stop_lines(road_map: RoadMap, route: Route) -> list[tuple[float, int]]:
     found: list[tuple[float, int]] = []
     for run in np.split(np.arange(len(route.points)), np.flatnonzero(np.diff(route.point_lanes)) + 1):
         lane = road_map.lanes[int(route.point_lanes[run[0]])]
-        if lane.light_group >= 0 and lane.stop_s >= 0.0:
-            stop = lane.point_at(lane.stop_s)[:2]
-            s, _, distance = project_polyline(route.points[:, :2], route.s, stop)
-            window = slice(max(0, int(run[0]) - 2), int(run[-1]) + 3)
-            if window.stop - window.start >= 2:
-                s, _, distance = project_polyline(route.points[window, :2], route.s[window], stop)
-            if distance < 2.0:
-                found.append((s, lane.light_group))
+        if lane.light_group < 0 or lane.stop_s < 0.0:
+            continue
+        window = slice(max(0, int(run[0]) - 2), int(run[-1]) + 3)
+        stop = lane.point_at(lane.stop_s)[:2]
+        s, _, distance = project_polyline(route.points[window, :2], route.s[window], stop)
+        if distance < STOP_LINE_REACH_M:
+            found.append((s, lane.light_group))
     return found
+
+
+def _has_choice(road_map: RoadMap, lane_id: int) -> bool:
+    """Whether traffic on this approach, in any of its lanes, can do something else than go straight on."""
+    approach = [road_map.lanes[lane_id]]
+    for step in ("left_id", "right_id"):
+        lane = approach[0]
+        while getattr(lane, step) >= 0 and len(approach) < 12:
+            lane = road_map.lanes[getattr(lane, step)]
+            approach.append(lane)
+    return any(road_map.lanes[i].turn in (Command.LEFT, Command.RIGHT) for lane in approach for i in lane.successors)
 
 
 def endless_lanes(road_map: RoadMap) -> set[int]:

@@ -8,14 +8,95 @@ import numpy as np
 
 from wamdiff2_core.scene import Command
 from wamdiff2_sim.roads.builder import classify_turn
-from wamdiff2_sim.roads.curves import resample, unit, wrap
-from wamdiff2_sim.roads.roadmap import Lane, LightGroup, RoadMap
+from wamdiff2_sim.roads.curves import fillet, resample, tangent_corner, unit, wrap
+from wamdiff2_sim.roads.roadmap import Lane, LightGroup, RoadMap, polyline_headings, project_polyline
 
 BLEND_M = 10.0
+SLIVER_M = 2.0
+WANTED_CURVATURE = 0.2  # 1/m; the car's limit is about 0.24
+MAX_MOVE_M = 1.2
 STOP_BEFORE_END_M = 1.0
 STOP_BEFORE_CROSSWALK_M = 1.0
 NEAR_HEAD_Z, FAR_HEAD_Z = 3.2, 4.6
 Approach = list[Lane]
+
+
+def drop_slivers(lanes: dict[int, Lane]) -> dict[int, int]:
+    """Take out lanes shorter than 2 m and link around them. Returns removed id -> a lane before it.
+
+    Such slivers of OpenDRIVE lane sections carry no information, and their direction is mostly rounding.
+    """
+    stands_for: dict[int, int] = {}
+    for sliver in [lane for lane in lanes.values() if lane.length < SLIVER_M]:
+        if not sliver.predecessors or not sliver.successors or sliver.id in sliver.successors:
+            continue
+        for i in sliver.predecessors:
+            before = lanes[i]
+            before.successors = sorted({*before.successors, *sliver.successors} - {sliver.id})
+        for i in sliver.successors:
+            behind = lanes[i]
+            behind.predecessors = sorted({*behind.predecessors, *sliver.predecessors} - {sliver.id})
+        stands_for[sliver.id] = sliver.predecessors[0]
+        del lanes[sliver.id]
+    for lane in lanes.values():
+        lane.left_id = lane.left_id if lane.left_id in lanes else -1
+        lane.right_id = lane.right_id if lane.right_id in lanes else -1
+    return {i: _resolve(i, stands_for) for i in stands_for}
+
+
+def _resolve(number: int, stands_for: dict[int, int]) -> int:
+    while number in stands_for:
+        number = stands_for[number]
+    return number
+
+
+def drop_broken_links(lanes: dict[int, Lane]) -> int:
+    """Remove links between lanes that do not meet (3 m) or not in the same direction (0.5 rad). Returns how many."""
+    dropped = 0
+    for lane in lanes.values():
+        good = [i for i in lane.successors if _meets(lane, lanes[i])]
+        dropped += len(lane.successors) - len(good)
+        lane.successors = good
+    return dropped
+
+
+def _meets(lane: Lane, following: Lane) -> bool:
+    gap = float(np.hypot(*(lane.points[-1] - following.points[0])[:2]))
+    return gap < 3.0 and abs(wrap(float(lane.headings[-1] - following.headings[0]))) < 0.5
+
+
+def relax_turns(lanes: dict[int, Lane]) -> int:
+    """Widen junction lanes that are tighter than a car can steer: lines and one arc of the wanted radius, where that
+    moves the lane by at most 1.2 m. Returns how many were changed.
+    """
+    relaxed = 0
+    for lane in lanes.values():
+        if lane.junction_id < 0 or len(lane.points) < 5 or _tightest(lane.points) <= WANTED_CURVATURE:
+            continue
+        old = lane.points.astype(np.float64)
+        start, end = float(lane.headings[0]), float(lane.headings[-1])
+        corner = tangent_corner(old[0, :2], start, old[-1, :2], end)
+        if corner is None:
+            continue
+        line = resample(fillet(np.array([old[0, :2], corner, old[-1, :2]]), [1.0 / WANTED_CURVATURE])[:, :2])
+        moved = max(project_polyline(old[:, :2], lane.s, point)[2] for point in line)
+        if moved < MAX_MOVE_M and _tightest(line) < _tightest(old):
+            z = np.interp(np.linspace(0.0, 1.0, len(line)), lane.s / lane.length, old[:, 2])
+            lane.points = np.column_stack([line, z]).astype(np.float32)
+            forget(lane)
+            relaxed += 1
+    return relaxed
+
+
+def _tightest(points: np.ndarray) -> float:
+    steps = np.hypot(*np.diff(points[:, :2].astype(np.float64), axis=0).T)
+    return float((np.abs(np.diff(polyline_headings(points))) / steps).max())
+
+
+def forget(lane: Lane) -> None:
+    """Drop what was derived from the lane's old points."""
+    lane.__dict__.pop("s", None)
+    lane.__dict__.pop("headings", None)
 
 
 def join_ends(lanes: dict[int, Lane]) -> float:
@@ -39,8 +120,7 @@ def join_ends(lanes: dict[int, Lane]) -> float:
         shifts |= {key: ends.mean(axis=0) - point for key, point in zip(keys, ends, strict=True)}
     for lane in lanes.values():
         lane.points = _shifted(lane, shifts.get((lane.id, 0)), shifts.get((lane.id, 1)))
-        lane.__dict__.pop("s", None)
-        lane.__dict__.pop("headings", None)
+        forget(lane)
     return 2.0 * max((float(np.hypot(*shift[:2])) for shift in shifts.values()), default=0.0)
 
 
