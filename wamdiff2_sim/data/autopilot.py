@@ -14,14 +14,15 @@ from wamdiff2_sim.vehicle import AIR_DRAG_PER_M, MAX_ACCEL_MPS2, MAX_BRAKE_MPS2,
 AHEAD_STEPS = 2  # the wheels answer late
 
 
-def control_for(plan: ExpertPlan, speed: float) -> VehicleControl:
-    """Control for the next moment of `plan`, from the vehicle's present speed (m/s)."""
-    travel = float(np.hypot(plan.x[AHEAD_STEPS + 1] - plan.x[AHEAD_STEPS], plan.y[AHEAD_STEPS + 1] - plan.y[AHEAD_STEPS]))
-    turn = float(plan.yaw[AHEAD_STEPS + 1] - plan.yaw[AHEAD_STEPS])
+def control_for(plan: ExpertPlan, speed: float, step: int = 0) -> VehicleControl:
+    """Control for row `step` of `plan` (0: it was made just now), from the vehicle's present speed (m/s)."""
+    row = step + AHEAD_STEPS
+    travel = float(np.hypot(plan.x[row + 1] - plan.x[row], plan.y[row + 1] - plan.y[row]))
+    turn = float(plan.yaw[row + 1] - plan.yaw[row])
     curvature = turn / travel if travel > 0.02 else 0.0
     steer = math.atan(curvature * EGO_WHEELBASE_M) / MAX_STEER_RAD
-    wanted = float(plan.acceleration[0])
-    if plan.speed[int(0.5 / DT_S)] < 0.05 and speed < 0.4:
+    wanted = float(plan.acceleration[step])
+    if plan.speed[step + int(0.5 / DT_S)] < 0.05 and speed < 0.4:
         return VehicleControl(steer, 0.0, 0.4)  # hold
     wanted += (ROLLING_DRAG_MPS2 + AIR_DRAG_PER_M * speed * speed) * (speed > 0.1)
     if wanted >= 0.0:

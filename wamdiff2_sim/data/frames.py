@@ -23,12 +23,14 @@ from wamdiff2_sim.types import GtBox, Pose, WorldState, random_weather
 from wamdiff2_sim.world import World
 
 STEP_S = 0.1
+PLAN_EVERY = 2
 FRAMES_PER_MAP = 120
 FRAMES_PER_DRIVE = 60
 MODEL_SIZES = {"cam_front": (320, 192)}  # (width, height); other cameras:
 SIDE_SIZE = (160, 96)
 FRONT = "cam_front"
 ROUTE_M = (250.0, 700.0)
+FEWEST_LANES = 8  # a town of one road teaches little
 
 
 class FrameSource:
@@ -50,6 +52,8 @@ class FrameSource:
         while True:
             name = self._next_map()
             road_map = load_map(name)
+            if len(road_map.lanes) < FEWEST_LANES:
+                continue
             self._load(road_map)
             expert, made = Expert(road_map), 0
             for _ in range(4):  # a drive may end early
@@ -121,8 +125,9 @@ class Drive:
 
     def advance(self, seconds: float) -> bool:
         """Drive on; False when the drive is over."""
-        for _ in range(max(1, round(seconds / STEP_S))):
-            self.world.step(control_for(self.plan, self.world.state.speed), STEP_S)
+        for _ in range(max(1, round(seconds / STEP_S / PLAN_EVERY))):
+            for step in range(PLAN_EVERY):
+                self.world.step(control_for(self.plan, self.world.state.speed, step), STEP_S)
             self.plan = self._plan()
         return not self.world.done
 
@@ -137,7 +142,7 @@ class Drive:
             return
         if rng.random() < 0.45:
             yield state, "none"
-        for _ in range(1 if rng.random() < 0.7 or interest < 1.0 else 2):
+        for _ in range(1 if interest < 1.0 else int(rng.integers(1, 4))):
             changed = varied(state, self.plan, self.world.map, self.profile, self.place, rng)
             still = rng.random() < 0.15
             plan = self.expert.plan(changed, self.world.route, state.route_s)
