@@ -21,7 +21,7 @@ _FLOATS = ("width", "speed_limit_mps", "stop_s")
 def write(road_map: RoadMap, path: Path) -> None:
     """Write atomically; `path` should end in .npz."""
     lanes = list(road_map.lanes.values())
-    arrays: dict[str, np.ndarray] = {"format": np.int32(FORMAT), "name": np.array(road_map.name)}
+    arrays: dict[str, np.ndarray] = {"format": np.array(FORMAT), "name": np.array(road_map.name)}
     arrays["lane_ints"] = np.array([[getattr(lane, k) for k in _INTS] for lane in lanes], dtype=np.int32)
     arrays["lane_floats"] = np.array([[getattr(lane, k) for k in _FLOATS] for lane in lanes], dtype=np.float32)
     arrays["lane_codes"] = np.array([_codes(lane) for lane in lanes], dtype=np.uint8)
@@ -37,7 +37,7 @@ def write(road_map: RoadMap, path: Path) -> None:
     arrays["crosswalks"] = np.array(road_map.crosswalks, dtype=np.float32).reshape(-1, 4, 3)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.npz")
-    np.savez_compressed(temporary, **arrays)
+    np.savez_compressed(temporary, **arrays)  # type: ignore[arg-type]
     temporary.replace(path)
 
 

@@ -76,7 +76,7 @@ STYLES = (
     ),
     Style(
         name="city",
-        columns=(2, 4),
+        columns=(3, 4),
         spacing=(90, 170),
         jitter=0.05,
         lane_odds=(0.25, 0.6, 0.15),
