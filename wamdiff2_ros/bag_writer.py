@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
+from typing import Literal
 
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
@@ -11,7 +12,7 @@ from rosbags.typesys.store import Typestore
 
 from wamdiff2_core.errors import ConfigError
 
-BAG_VERSION = 9
+BAG_VERSION: Literal[9] = 9
 
 
 def message_folder() -> Path:

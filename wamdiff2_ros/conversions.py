@@ -14,10 +14,10 @@ from builtin_interfaces.msg import Time
 from geometry_msgs.msg import PoseStamped, Quaternion
 from nav_msgs.msg import Odometry, Path
 from std_msgs.msg import Header
+
 from wamdiff2.msg import Answer as AnswerMsg
 from wamdiff2.msg import Box2D, Boxes, Stats, Trajectory, TrajectoryPoint
 from wamdiff2.msg import VehicleControl as VehicleControlMsg
-
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.scene import PLAN_STEP_S, Answer, Box, Cost, Detections, Failure, FailureKind, Plan
 from wamdiff2_core.trajectory import Trajectory as SmoothTrajectory
@@ -220,13 +220,13 @@ def control_message(control: Any, stamp_s: float) -> VehicleControlMsg:
 
 
 def fill_cost(message: Stats, costs: Iterable[Cost]) -> Stats:
-    """Sum up what the answers of one scene took."""
+    """What the answers of one scene took together: they are decoded in one batch, whose cost each of them states."""
     for cost in costs:
-        message.forwards += int(cost.forwards)
+        message.forwards = max(message.forwards, int(cost.forwards))
         message.tokens += int(cost.tokens)
-        message.vision_ms += float(cost.vision_ms)
-        message.prefill_ms += float(cost.prefill_ms)
-        message.decode_ms += float(cost.decode_ms)
+        message.vision_ms = max(message.vision_ms, float(cost.vision_ms))
+        message.prefill_ms = max(message.prefill_ms, float(cost.prefill_ms))
+        message.decode_ms = max(message.decode_ms, float(cost.decode_ms))
     return message
 
 

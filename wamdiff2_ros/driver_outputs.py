@@ -6,8 +6,8 @@ from typing import Any
 
 from nav_msgs.msg import Path
 from sensor_msgs.msg import CompressedImage
-from wamdiff2.msg import Answer, Boxes, Stats, Trajectory
 
+from wamdiff2.msg import Answer, Boxes, Stats, Trajectory
 from wamdiff2_core.overlay import overlay
 from wamdiff2_core.scene import Answer as CoreAnswer
 from wamdiff2_core.scene import Camera, Detections, Failure, FailureKind, Plan

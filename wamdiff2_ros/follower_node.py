@@ -12,9 +12,9 @@ from typing import Any
 from nav_msgs.msg import Odometry
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
+
 from wamdiff2.msg import Trajectory as TrajectoryMsg
 from wamdiff2.msg import VehicleControl as VehicleControlMsg
-
 from wamdiff2_core.control import Follower, VehicleControl
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.trajectory import Trajectory, smooth_trajectory

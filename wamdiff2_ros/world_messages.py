@@ -6,8 +6,8 @@ from typing import Any
 
 from sensor_msgs.msg import CameraInfo
 from std_msgs.msg import Header
-from wamdiff2.msg import Boxes, DriveStatus
 
+from wamdiff2.msg import Boxes, DriveStatus
 from wamdiff2_core.scene import Camera
 from wamdiff2_ros import conversions as cv
 from wamdiff2_ros.odometry import OdometrySample

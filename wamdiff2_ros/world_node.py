@@ -17,9 +17,9 @@ from rclpy.node import Node
 from rosgraph_msgs.msg import Clock as ClockMsg
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image
 from std_msgs.msg import String
+
 from wamdiff2.msg import Boxes, DriveStatus
 from wamdiff2.msg import VehicleControl as VehicleControlMsg
-
 from wamdiff2_core.rig import load_rig
 from wamdiff2_ros import conversions as cv
 from wamdiff2_ros import world_messages as wm
@@ -32,6 +32,7 @@ from wamdiff2_sim.world import World
 CLOCK_START_S = 1.0  # a clock that shows zero counts as not started
 SILENCE_S = 0.5  # control older than this is not applied any more
 FULL_BRAKE = VehicleControl(brake=1.0)
+NOBODY = "nobody"
 FAREWELL_S = 0.5  # time for the last status to arrive
 
 
@@ -48,7 +49,8 @@ class WorldNode(Node):
         self._world.render()  # makes the scenery now, not in the first step
         self._rng = np.random.default_rng([p.seed, 77])
         self._steps = 0
-        self._started = not p.wait_for
+        self._started = p.wait_for == NOBODY
+        self._began_s = time.monotonic()
         self._made_s = time.monotonic()
         self._control: VehicleControl = FULL_BRAKE
         self._control_received_s = -1e9
@@ -103,6 +105,7 @@ class WorldNode(Node):
         """True once the awaited node listens to the first camera; its first frame is then the drive's first."""
         topic = next(iter(self._images.values())).topic_name
         self._started = any(end.node_name == self._p.wait_for for end in self.get_subscriptions_info_by_topic(topic))
+        self._began_s = time.monotonic()
         waited_s = time.monotonic() - self._made_s
         if not self._started and waited_s > self._p.wait_limit_s:
             raise NodeFailed(f"no node named {self._p.wait_for!r} listens to {topic} after {waited_s:.0f} s")
@@ -150,8 +153,9 @@ class WorldNode(Node):
         self._done_s = time.monotonic()
         score = self._world.score
         self.get_logger().info(
-            f"drive over ({self._world.end_reason or 'time is up'}) after {self._world.state.time:.1f} s: {score.route_completion:.0%} of the route, "
-            f"{score.collisions} collisions, {score.red_lights} red lights"
+            f"drive over ({self._world.end_reason or 'time is up'}) after {self._world.state.time:.1f} s: "
+            f"{score.route_completion:.0%} of the route, {score.collisions} collisions, {score.red_lights} red lights, "
+            f"{(time.monotonic() - self._began_s) / max(self._world.state.time, 1e-6):.2f} s of real time per second"
         )
 
 
@@ -176,7 +180,7 @@ class _Parameters:
         self.route_max_m = float(read("route_max_m", 700.0))
         self.compressed = bool(read("compressed", True))
         self.jpeg_quality = int(read("jpeg_quality", 90))
-        self.wait_for = str(read("wait_for", "wamdiff2"))  # empty: start at once
+        self.wait_for = str(read("wait_for", "wamdiff2"))  # NOBODY: start at once
         self.wait_limit_s = float(read("wait_limit_s", 120.0))
         self.front = str(read("front_camera", "cam_front"))
 

@@ -1,0 +1,64 @@
+"""`wamdiff2 drive`: driver and follower for a vehicle or simulator whose topics are there; ends with Ctrl-C."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from wamdiff2_cli.needs_ros import check_ros
+from wamdiff2_core.errors import ConfigError
+
+NAME = "drive"
+
+
+def run(
+    checkpoint: Annotated[Path | None, typer.Option(help="Checkpoint folder; default: the one here")] = None,
+    prefix: Annotated[str, typer.Option(help="Inputs are PREFIX/<camera>/image/compressed, ...")] = "/vehicle",
+    camera: Annotated[list[str] | None, typer.Option(help="Camera name; repeat it")] = None,
+    params: Annotated[Path | None, typer.Option(help="ROS parameter file; default config/drive.yaml")] = None,
+    follow: Annotated[bool, typer.Option(help="Also run the follower, which sends PREFIX/control")] = True,
+    out: Annotated[Path, typer.Option(help="Folder for the nodes' logs")] = Path("out/drive"),
+) -> None:
+    """Run the driver on live topics. `ros2 launch wamdiff2 drive.launch.py` does the same where ROS 2 is installed."""
+    check_ros()
+    from wamdiff2_ros import graph
+    from wamdiff2_ros.monitor import Monitor
+    from wamdiff2_ros.parameters import Settings
+    from wamdiff2_ros.supervisor import Supervisor
+
+    folder = checkpoint or graph.default_checkpoint()
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} is no checkpoint folder: it has no config.json")
+    cameras = tuple(camera or Settings().cameras)
+    nodes = [graph.driver(prefix, cameras, {"checkpoint": str(folder.resolve()), "cameras": cameras})]
+    if follow:
+        nodes.append(graph.follower(prefix))
+    parameter_file = params or graph.share_folder("config") / "drive.yaml"
+    console = Console(stderr=True)
+    try:
+        with (
+            Monitor() as monitor,
+            Supervisor(nodes, out / "log", parameter_file) as supervisor,
+            Live(console=console) as live,
+        ):
+            while not supervisor.over():
+                monitor.turn(0.1)
+                live.update(_line(monitor))
+                time.sleep(0.02)
+    except KeyboardInterrupt:
+        console.print(f"ended; logs are in {out / 'log'}")
+
+
+def _line(monitor: object) -> str:
+    stats = getattr(monitor, "stats", None)
+    if stats is None:
+        return "waiting for frames; /diagnostics says what is missing"
+    return (
+        f"block {stats.block_size}  plans {stats.plan_hz:4.1f} Hz  latency {stats.total_ms:4.0f} ms  "
+        f"frame age {stats.frame_age_ms:4.0f} ms  dropped {stats.frames_dropped}"
+    )

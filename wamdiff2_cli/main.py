@@ -1,0 +1,32 @@
+"""Entry point of the `wamdiff2` command."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from wamdiff2_cli import demo, drive, record
+from wamdiff2_core.errors import Wamdiff2Error
+
+app = typer.Typer(
+    help="A block-diffusion driver: cameras in; plan, boxes and answers out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for module in (demo, drive, record):
+    app.command(module.NAME)(module.run)
+
+
+def main() -> None:
+    """Run the command. Errors that a user can do something about are one line, without a traceback; exit code 1."""
+    try:
+        app()
+    except Wamdiff2Error as error:
+        print(f"wamdiff2: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
