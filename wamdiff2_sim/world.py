@@ -217,6 +217,12 @@ class World:
         """What navigation says now."""
         return navigation_text(*self.route.command_at(self._route_s))
 
+    def close(self) -> None:
+        """Release the renderer's graphics context; a later picture makes a new one."""
+        if self._renderer is not None:
+            self._renderer.release()
+            self._renderer = None
+
     def scene(self, question: str | None = None) -> Scene:
         """What a driver gets: pictures, instruction, own motion, time."""
         return Scene(self.render(), self.instruction, self.ego_state, question, self._time)
