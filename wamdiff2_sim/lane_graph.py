@@ -64,6 +64,11 @@ class LaneGraph:
         row, part = self.rows(lane, s)
         return self.cap[row] + (self.cap[row + 1] - self.cap[row]) * part
 
+    def begin_together(self, a: int, b: int) -> bool:
+        """Whether two lanes have one first point: they branch off one lane."""
+        gap = self.points[self.start[a]] - self.points[self.start[b]]
+        return bool(np.hypot(gap[0], gap[1]) < 1.0 and abs(gap[2]) < 1.0)
+
     def conflict(self, a: int, b: int) -> tuple[float, float, float, float] | None:
         """Where lanes `a` and `b` of one junction get too close: (a from, a to, b from, b to), or None if they never do.
 
@@ -81,7 +86,7 @@ class LaneGraph:
         line_a, line_b = self._line(a), self._line(b)
         gap = line_a[:, None, :] - line_b[None, :, :]
         close = (np.hypot(gap[..., 0], gap[..., 1]) < CONFLICT_M) & (np.abs(gap[..., 2]) < GRADE_SEPARATION_M)
-        if not close.any() or np.hypot(*gap[0, 0, :2]) < 1.0:
+        if not close.any() or self.begin_together(a, b):
             return None
         on_a, on_b = np.flatnonzero(close.any(axis=1)), np.flatnonzero(close.any(axis=0))
         step_a, step_b = self.spacing[a], self.spacing[b]

@@ -7,14 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wamdiff2_sim.fleet import QUEUE, Fleet
+from wamdiff2_sim.fleet import CYCLIST, QUEUE, Fleet
 from wamdiff2_sim.lane_graph import LaneGraph
 from wamdiff2_sim.types import LightState
 
 CLEARANCE_M = 0.5
 IMPATIENT_S = 8.0
+FAIR_S = 5.0
 GIVE_BACK_S = 5.0
 SLOW_MPS = 0.5
+BESIDE_BIKE_M = 12.0  # a bicycle beside a turning vehicle is given this much of the junction first
 
 
 class Holder(NamedTuple):
@@ -24,6 +26,7 @@ class Holder(NamedTuple):
     lane: int
     rear_s: float
     speed: float
+    bike: bool = False
 
 
 @dataclass
@@ -77,13 +80,17 @@ class RightOfWay:
         fleet.asked_at[candidates] = np.minimum(fleet.asked_at[candidates], t)
         holders = self._holders(fleet) + ego
         for i in candidates[np.lexsort((candidates, fleet.asked_at[candidates]))]:
-            impatient = t - fleet.asked_at[i] > IMPATIENT_S
+            waited = t - fleet.asked_at[i]
             lanes = self._junction_lanes(fleet, i, int(entries.slot[i]))
-            if self._blocked(lanes, i, holders, impatient) or not (impatient or self._exit_free(fleet, i, lanes, gap)):
-                continue
-            fleet.granted[i] = True
-            offset = fleet.s[i] - fleet.length[i] / 2.0
-            holders += [Holder(int(i), lane, float(offset - cum), float(fleet.speed[i])) for lane, cum in lanes]
+            blocked = self._blocked(fleet, i, lanes, holders, impatient=waited > IMPATIENT_S)
+            leaves = waited > IMPATIENT_S or self._exit_free(fleet, i, lanes)
+            fleet.granted[i] = leaves and not blocked
+            if leaves and (not blocked or waited > FAIR_S):  # whoever waited long keeps newcomers out
+                holders += self._claims(fleet, i, lanes)
+
+    def _claims(self, fleet: Fleet, i: int, lanes: list[tuple[int, float]]) -> list[Holder]:
+        rear, bike = fleet.s[i] - fleet.length[i] / 2.0, bool(fleet.kind[i] == CYCLIST)
+        return [Holder(int(i), lane, float(rear - cum), float(fleet.speed[i]), bike) for lane, cum in lanes]
 
     def _junction_lanes(self, fleet: Fleet, i: int, slot: int) -> list[tuple[int, float]]:
         """(lane, metres from the current lane's start) of the lanes of one junction on the path of vehicle `i`."""
@@ -101,14 +108,14 @@ class RightOfWay:
         inside = fleet.active & (now >= 0) & (graph.junction[now] >= 0)
         leaving = fleet.active & (fleet.previous >= 0) & (graph.junction[fleet.previous] >= 0) & (rear < CLEARANCE_M)
         for i in np.flatnonzero(inside | leaving | (fleet.granted & fleet.active)):
-            speed = float(fleet.speed[i])
+            speed, bike = float(fleet.speed[i]), bool(fleet.kind[i] == CYCLIST)
             if leaving[i]:
                 lane = int(fleet.previous[i])
-                found.append(Holder(int(i), lane, float(rear[i] + graph.length[lane]), speed))
+                found.append(Holder(int(i), lane, float(rear[i] + graph.length[lane]), speed, bike))
             slots = [0] if inside[i] else []
             slots += [k for k in range(1, QUEUE) if self._continues(fleet, i, k, bool(inside[i]))]
             found += [
-                Holder(int(i), int(fleet.path[i, k]), float(rear[i] - fleet.cum[i, k]), speed) for k in slots
+                Holder(int(i), int(fleet.path[i, k]), float(rear[i] - fleet.cum[i, k]), speed, bike) for k in slots
             ]
         return found
 
@@ -122,19 +129,29 @@ class RightOfWay:
         first = int(np.argmax(junction >= 0))
         return bool(fleet.granted[i]) and bool((junction[first:] == junction[first]).all())
 
-    def _blocked(self, lanes: list[tuple[int, float]], i: int, holders: list[Holder], impatient: bool) -> bool:
-        for holder in holders:
-            if holder.vehicle == i or (impatient and holder.speed < SLOW_MPS):
-                continue
-            for lane, _ in lanes:
-                if self.graph.junction[lane] != self.graph.junction[holder.lane]:
-                    continue
-                zone = self.graph.conflict(lane, holder.lane)
-                if zone is not None and holder.rear_s < zone[3] + CLEARANCE_M:
-                    return True
-        return False
+    def _blocked(
+        self, fleet: Fleet, i: int, lanes: list[tuple[int, float]], holders: list[Holder], impatient: bool
+    ) -> bool:
+        bike = bool(fleet.kind[i] == CYCLIST)
+        return any(
+            self._in_the_way(lane, holder, bike)
+            for holder in holders
+            if holder.vehicle != i and not (impatient and holder.speed < SLOW_MPS)
+            for lane, _ in lanes
+        )
 
-    def _exit_free(self, fleet: Fleet, i: int, lanes: list[tuple[int, float]], gap: np.ndarray) -> bool:
+    def _in_the_way(self, lane: int, holder: Holder, bike: bool) -> bool:
+        """Whether `holder` still needs ground that `lane` crosses. `bike`: a bicycle asks."""
+        graph = self.graph
+        if graph.junction[lane] != graph.junction[holder.lane]:
+            return False
+        zone = graph.conflict(lane, holder.lane)
+        if zone is not None:
+            return holder.rear_s < zone[3] + CLEARANCE_M
+        beside = (bike or holder.bike) and lane != holder.lane and graph.begin_together(lane, holder.lane)
+        return beside and holder.rear_s < BESIDE_BIKE_M
+
+    def _exit_free(self, fleet: Fleet, i: int, lanes: list[tuple[int, float]]) -> bool:
         """Whether vehicle `i` finds room behind the junction, so that it does not stop inside."""
         lane, cum = lanes[-1]
         after = np.flatnonzero(fleet.path[i] == lane)

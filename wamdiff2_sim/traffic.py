@@ -53,7 +53,7 @@ class Traffic:
         """Set vehicles down anywhere in the ring, near the ego included."""
         for i in range(len(self.fleet)):
             remove(self.fleet, i)
-            self._set_down(i, ego_x, ego_y, ego_yaw, SPAWN_FIRST_M, 0.0)
+            self._set_down(i, ego_x, ego_y, ego_yaw, SPAWN_FIRST_M, 0.0, tries=24)
 
     def bodies(self) -> Bodies:
         """Footprints of all slots; inactive ones are far away."""
@@ -212,7 +212,7 @@ class Traffic:
         for i in np.flatnonzero(~f.active)[:2]:
             self._set_down(int(i), x, y, yaw, SPAWN_LATER_M, SPAWN_AHEAD_M)
 
-    def _set_down(self, i: int, x: float, y: float, yaw: float, ring: tuple[float, float], ahead_m: float) -> None:
+    def _set_down(self, i: int, x: float, y: float, yaw: float, ring: tuple[float, float], ahead_m: float, tries: int = 6) -> None:
         """Put slot `i` on a free place of the ring around (x, y), or leave it off the road if none is found in a few tries."""
         f, graph = self.fleet, self.graph
         lanes, s, places = self._slots
@@ -220,7 +220,7 @@ class Traffic:
         far = np.hypot(dx, dy)
         seen = dx * math.cos(yaw) + dy * math.sin(yaw) > 0.3 * far
         options = np.flatnonzero((far > np.where(seen, max(ring[0], ahead_m), ring[0])) & (far < ring[1]))
-        for _ in range(6 if len(options) else 0):
+        for _ in range(tries if len(options) else 0):
             slot = int(options[self.rng.integers(len(options))])
             if np.hypot(f.x - places[slot, 0], f.y - places[slot, 1]).min() < FREE_AROUND_M:
                 continue
