@@ -148,8 +148,10 @@ def test_other_seed_other_town() -> None:
 
 
 def test_procedural_towns_have_no_dead_ends_and_can_be_driven() -> None:
-    for seed in range(30):
-        for lane in load_map(f"procedural:{seed}").lanes.values():
+    for seed in range(2000, 2030):
+        road_map = load_map(f"procedural:{seed}")
+        assert len(road_map.junctions) >= 2
+        for lane in road_map.lanes.values():
             assert lane.successors
             curvature = np.abs(np.diff(lane.headings) / np.diff(lane.s)).max()
             assert curvature < 0.24, f"seed {seed} lane {lane.id} is tighter than the car can steer"

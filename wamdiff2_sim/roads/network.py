@@ -94,7 +94,7 @@ STYLES = (
     ),
     Style(
         name="suburb",
-        columns=(2, 4),
+        columns=(3, 4),
         spacing=(90, 180),
         jitter=0.14,
         lane_odds=(0.7, 0.3, 0.0),
