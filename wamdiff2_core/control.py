@@ -73,7 +73,7 @@ class FollowerConfig:
 
 @dataclass(frozen=True)
 class Target:
-    """Where on the trajectory we are: its time there, our lateral and heading error (left positive) and what comes next."""
+    """Where on the trajectory we are: its time there, lateral and heading error (left positive), what comes next."""
 
     time_s: float
     lateral_m: float
@@ -107,7 +107,7 @@ class Follower:
     ) -> VehicleControl:
         """Controls for now.
 
-        plan: a trajectory, or plan points (8, 2), in the frame of `pose_at_plan`; points are smoothed from `speed_mps` on.
+        plan: a trajectory, or plan points (8, 2), in the frame of `pose_at_plan`; points are smoothed first.
         dt: seconds since the last call.
         """
         trajectory = plan if isinstance(plan, Trajectory) else smooth_trajectory(plan, speed_mps, self.limits)
@@ -131,7 +131,11 @@ class Follower:
     def _pedals(self, target: Target, speed: float, dt: float) -> VehicleControl:
         config = self.config
         error = target.speed_mps - speed
-        wanted = target.acceleration_mps2 + config.speed_gain_per_s * error + config.speed_integral_per_s2 * self._integral_mps
+        wanted = (
+            target.acceleration_mps2
+            + config.speed_gain_per_s * error
+            + config.speed_integral_per_s2 * self._integral_mps
+        )
         saturated = not -config.full_brake_mps2 < wanted < config.full_throttle_mps2
         if not saturated and abs(error) < 2.0:
             self._integral_mps = float(np.clip(self._integral_mps + error * dt, -2.0, 2.0))
@@ -151,12 +155,14 @@ def relative_pose(origin: HasPose, pose: HasPose) -> Pose2D:
 def locate(trajectory: Trajectory, pose: Pose2D, speed_mps: float, config: FollowerConfig) -> Target:
     """Match `pose` (frame of the trajectory) with the nearest place on the trajectory, and look ahead from there.
 
-    The place is found in space, not in time: a vehicle that is late must not cut corners, and one that waits starts from its start.
-    Behind the trajectory's end its last heading goes on, at no speed.
+    The place is found in space, not in time: a vehicle that is late must not cut corners, and one that waits begins at
+    the beginning. Behind the trajectory's end its last heading goes on, at no speed.
     """
     time = trajectory.time_s
     at = _nearest_time(trajectory, pose)
-    x, y, heading = (float(np.interp(at, time, row)) for row in (trajectory.x_m, trajectory.y_m, trajectory.heading_rad))
+    x, y, heading = (
+        float(np.interp(at, time, row)) for row in (trajectory.x_m, trajectory.y_m, trajectory.heading_rad)
+    )
     dx, dy = pose.x - x, pose.y - y
     steer_at, speed_at = at + config.delay_s, at + config.speed_preview_s
     beyond = dx * math.cos(heading) + dy * math.sin(heading) if at >= time[-1] else 0.0
@@ -168,13 +174,15 @@ def locate(trajectory: Trajectory, pose: Pose2D, speed_mps: float, config: Follo
         heading_rad=math.remainder(pose.yaw - heading, math.tau),
         curvature_1pm=float(np.interp(steer_at, time, trajectory.curvature_1pm)),
         speed_mps=0.0 if driven_out else float(np.interp(speed_at, time, trajectory.speed_mps)),
-        acceleration_mps2=0.0 if driven_out else float(np.interp(at + config.delay_s, time, trajectory.acceleration_mps2)),
+        acceleration_mps2=0.0
+        if driven_out
+        else float(np.interp(at + config.delay_s, time, trajectory.acceleration_mps2)),
         fastest_soon_mps=0.0 if driven_out or not soon.size else float(soon.max()),
     )
 
 
 def _nearest_time(trajectory: Trajectory, pose: Pose2D) -> float:
-    """Time (s) of the trajectory's place nearest to `pose`; while it stands, the latest such time before it moves on."""
+    """Time (s) of the trajectory's place nearest to `pose`; the earliest, where it stands."""
     points = trajectory.points
     start, step = points[:-1], np.diff(points, axis=0)
     length2 = np.maximum((step**2).sum(1), 1e-12)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -33,7 +32,8 @@ _MODULES: dict[str, ModuleType] = {"plan": plan, "detect": detect, "ask": ask}
 class Driver:
     """Owns the weights, the tokenizer and the decoder of one checkpoint.
 
-    `decoding` may be replaced between calls; its `max_new_tokens` is not used, the checkpoint says how long answers are.
+    `decoding` may be replaced between calls; its `max_new_tokens` is not used: the checkpoint says how long
+    answers are.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Driver:
         return self.answer(scene, ("ask",))["ask"]  # type: ignore[return-value]
 
     def answer(self, scene: Scene, tasks: Sequence[str] = TASKS) -> dict[str, Result]:
-        """All `tasks` on one scene, in one batch on a shared image prefix. A task that fails says so in its own place."""
+        """All `tasks` on one scene, in one batch on a shared image prefix. A task that fails says so in its place."""
         results: dict[str, Result] = {}
         for task in tasks:
             if task not in TASKS:
@@ -126,7 +126,9 @@ class Driver:
         ends = {prompt.ids[: prompt.images_end] for prompt in prompts}
         if len(prompts) == 1 or len(ends) > 1:
             outputs = [
-                self.decoder.generate(torch.tensor(prompt.ids), pixels, grid, self.decoding, scaffold, max_new_tokens=[limit])
+                self.decoder.generate(
+                    torch.tensor(prompt.ids), pixels, grid, self.decoding, scaffold, max_new_tokens=[limit]
+                )
                 for prompt, scaffold, limit in zip(prompts, scaffolds, limits, strict=True)
             ]
             return [(output, _cost(output)) for output in outputs]
@@ -147,14 +149,22 @@ class Driver:
     def _check_fit(self) -> None:
         where = self.loaded.folder
         if self.tokenizer.eos_id not in self.loaded.eos_token_ids:
-            raise CheckpointError(f"{where}: the tokenizer ends answers with {self.tokenizer.eos_id}, the model with {self.loaded.eos_token_ids}")
+            raise CheckpointError(
+                f"{where}: tokenizer ends with {self.tokenizer.eos_id}, the model with {self.loaded.eos_token_ids}"
+            )
         if self.tokenizer.vocab_size > self.loaded.vocab_size:
-            raise CheckpointError(f"{where}: {self.tokenizer.vocab_size} tokens do not fit a model with {self.loaded.vocab_size} rows")
+            raise CheckpointError(
+                f"{where}: {self.tokenizer.vocab_size} tokens do not fit a model with {self.loaded.vocab_size} rows"
+            )
         for task in TASKS:
             if self.formats[task] not in _MODULES[task].FORMS:
-                raise CheckpointError(f"{where}: answer_formats.{task}: expected one of {_MODULES[task].FORMS}, got {self.formats[task]!r}")
+                raise CheckpointError(
+                    f"{where}: answer_formats.{task}: expected one of {_MODULES[task].FORMS}, got {self.formats[task]}"
+                )
         if self.ours and not set(self.cameras) <= self.image_sizes.keys():
-            raise CheckpointError(f"{where}: image_sizes: expected sizes for {', '.join(self.cameras)}; got {self.image_sizes}")
+            raise CheckpointError(
+                f"{where}: image_sizes: expected sizes for {', '.join(self.cameras)}; got {self.image_sizes}"
+            )
 
 
 def _cost(output: DecodeResult, forwards: int = 0, vision_ms: float = 0.0, prefill_ms: float = 0.0) -> Cost:
@@ -167,5 +177,3 @@ def _cost(output: DecodeResult, forwards: int = 0, vision_ms: float = 0.0, prefi
         prefill_ms=output.prefill_ms + prefill_ms,
         decode_ms=output.decode_ms,
     )
-
-

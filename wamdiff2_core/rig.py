@@ -34,7 +34,9 @@ def load_rig(path: Path | str) -> tuple[Camera, ...]:
 
 def _camera(entry: Any, where: str) -> Camera:
     if not isinstance(entry, dict) or not {"name", "width", "height", "fov_deg", "position"} <= entry.keys() <= _KEYS:
-        raise ConfigError(f"{where}: expected name, width, height, fov_deg, position [, yaw_deg, pitch_deg]; got {entry!r}")
+        raise ConfigError(
+            f"{where}: expected name, width, height, fov_deg, position [, yaw_deg, pitch_deg]; got {entry!r}"
+        )
     if not isinstance(entry["name"], str) or not entry["name"]:
         raise ConfigError(f"{where}: expected a name, got {entry['name']!r}")
     for side in ("width", "height"):
@@ -47,7 +49,9 @@ def _camera(entry: Any, where: str) -> Camera:
     if not isinstance(position, list) or len(position) != 3:
         raise ConfigError(f"{where}: expected position [x, y, z] in metres, got {position!r}")
     x, y, z = (_number(value, f"{where}: position") for value in position)
-    return Camera(entry["name"], entry["width"], entry["height"], fov, (x, y, z), math.radians(yaw), math.radians(pitch))
+    return Camera(
+        entry["name"], entry["width"], entry["height"], fov, (x, y, z), math.radians(yaw), math.radians(pitch)
+    )
 
 
 def _number(value: Any, where: str) -> float:

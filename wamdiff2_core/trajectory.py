@@ -1,9 +1,9 @@
 """From eight noisy waypoints to a trajectory that a vehicle can follow.
 
-The answer is the motion of a kinematic bicycle (rear axle = base_link) whose speed and curvature are smooth in time and stay
-within limits; among those, the one closest to the waypoints. A waypoint that fits none of them (one wrong digit) loses its
-weight. Speed and curvature are uniform quadratic B-splines with a knot at every waypoint time, so that bounds on their
-coefficients and on the differences of them bound speed, curvature and acceleration everywhere.
+The answer is the motion of a kinematic bicycle (rear axle = base_link) whose speed and curvature are smooth in time and
+stay within limits; among those, the one closest to the waypoints. A waypoint that fits none of them (one wrong digit)
+loses its weight. Speed and curvature are uniform quadratic B-splines with a knot at every waypoint time, so that bounds
+on their coefficients and on the differences of them bound speed, curvature and acceleration everywhere.
 """
 
 from __future__ import annotations
@@ -118,11 +118,13 @@ def _regulariser(points: np.ndarray, limits: TrajectoryLimits) -> np.ndarray:
     steer = first * np.hypot(1.0 / limits.curvature_rate_1pms, typical**2 / limits.jerk_mps3)
     small = np.eye(COEFFICIENTS) * 0.1 / limits.max_curvature_1pm
     zero = np.zeros
-    return np.vstack([
-        np.hstack([second, zero((len(second), COEFFICIENTS))]),
-        np.hstack([zero((len(steer), COEFFICIENTS)), steer]),
-        np.hstack([zero((len(small), COEFFICIENTS)), small]),
-    ])
+    return np.vstack(
+        [
+            np.hstack([second, zero((len(second), COEFFICIENTS))]),
+            np.hstack([zero((len(steer), COEFFICIENTS)), steer]),
+            np.hstack([zero((len(small), COEFFICIENTS)), small]),
+        ]
+    )
 
 
 def _bounded(theta: np.ndarray, speed: float, limits: TrajectoryLimits) -> np.ndarray:

@@ -15,14 +15,33 @@ from wamdiff2_core.model.tokenizer import TextTokenizer
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "upstream_tiny"
 TEXT = {
-    "vocab_size": 640, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 16, "tie_word_embeddings": True,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True},
-}  # fmt: skip
+    "vocab_size": 640,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "tie_word_embeddings": True,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "mrope_section": [4, 2, 2],
+        "mrope_interleaved": True,
+    },
+}
 VISION = {
-    "depth": 2, "hidden_size": 16, "intermediate_size": 32, "num_heads": 2, "patch_size": 16, "spatial_merge_size": 2,
-    "temporal_patch_size": 2, "out_hidden_size": 32, "num_position_embeddings": 64, "deepstack_visual_indexes": [0],
-}  # fmt: skip
+    "depth": 2,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_heads": 2,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "out_hidden_size": 32,
+    "num_position_embeddings": 64,
+    "deepstack_visual_indexes": [0],
+}
 
 
 def write_model(folder: Path, tokenizer: TextTokenizer, **extra: object) -> None:
@@ -59,11 +78,15 @@ def ours(tmp_path_factory: pytest.TempPathFactory, tokenizer_folder: Path) -> Pa
     shutil.copytree(tokenizer_folder, folder, dirs_exist_ok=True)
     tokenizer = TextTokenizer.from_folder(folder)
     entry = {
-        "mask_token_id": tokenizer.control("<|mask|>"), "prediction": "next", "context": "causal", "block_sizes": [1, 32],
-        "answer_formats": {"plan": "fixed", "detect": "fixed", "ask": "text"}, "cameras": ["cam_front", "cam_front_left"],
+        "mask_token_id": tokenizer.control("<|mask|>"),
+        "prediction": "next",
+        "context": "causal",
+        "block_sizes": [1, 32],
+        "answer_formats": {"plan": "fixed", "detect": "fixed", "ask": "text"},
+        "cameras": ["cam_front", "cam_front_left"],
         "image_sizes": {"cam_front": [128, 96], "cam_front_left": [64, 32], "cam_back": [64, 32]},
         "max_new_tokens": {"plan": 96, "detect": 97, "ask": 32},
-    }  # fmt: skip
+    }
     write_model(folder, tokenizer, block_diffusion=entry)
     return folder
 
@@ -85,8 +108,16 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(GOLDEN / name, folder)
     build((), folder, 560)
     definition = json.loads((folder / "tokenizer.json").read_text())
-    places = {"<|im_end|>": 590, "<|image_pad|>": 591, "<|vision_start|>": 592, "<|vision_end|>": 593, "<|video_pad|>": 594,
-              "<|im_start|>": 595, "<|endoftext|>": 596, "<|mask|>": 599}  # fmt: skip
+    places = {
+        "<|im_end|>": 590,
+        "<|image_pad|>": 591,
+        "<|vision_start|>": 592,
+        "<|vision_end|>": 593,
+        "<|video_pad|>": 594,
+        "<|im_start|>": 595,
+        "<|endoftext|>": 596,
+        "<|mask|>": 599,
+    }
     for token in definition["added_tokens"]:
         token["id"] = places[token["content"]]
     (folder / "tokenizer.json").write_text(json.dumps(definition))

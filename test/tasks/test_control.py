@@ -44,10 +44,16 @@ def test_any_plan_gives_a_trajectory_within_limits(points: np.ndarray, speed: fl
     check_limits(smooth_trajectory(points, speed))
 
 
-@pytest.mark.parametrize(("points", "speed"), [
-    (arc(8.0, 1e6), 8.0), (arc(5.0, 15.0), 5.0), (arc(5.0, -15.0), 5.0), (arc(3.0, 6.0), 3.0),
-    (np.stack([0.75 * TIMES**2, 0 * TIMES], 1), 0.0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("points", "speed"),
+    [
+        (arc(8.0, 1e6), 8.0),
+        (arc(5.0, 15.0), 5.0),
+        (arc(5.0, -15.0), 5.0),
+        (arc(3.0, 6.0), 3.0),
+        (np.stack([0.75 * TIMES**2, 0 * TIMES], 1), 0.0),
+    ],
+)
 def test_clean_plans_are_kept(points: np.ndarray, speed: float) -> None:
     trajectory = smooth_trajectory(points, speed)
     check_limits(trajectory)
@@ -130,7 +136,9 @@ class Road:
         offset = np.array([pose.x, pose.y]) - self.xy[candidates]
         best = int(np.argmin((offset**2).sum(1)))
         heading = self.heading[candidates[best]]
-        return float(self.s[candidates[best]]), float(offset[best, 1] * np.cos(heading) - offset[best, 0] * np.sin(heading))
+        return float(self.s[candidates[best]]), float(
+            offset[best, 1] * np.cos(heading) - offset[best, 0] * np.sin(heading)
+        )
 
     def plan(self, car: Bicycle, s: float, wanted: Callable[[float], float]) -> np.ndarray:
         """Waypoints (8, 2) in the ego frame: along the centre line, towards the wanted speed."""
@@ -146,10 +154,15 @@ class Road:
 
 
 def drive(
-    curvature: Callable[[np.ndarray], np.ndarray], wanted: Callable[[float], float], speed: float, age_s: float = 0.3,
-    noise_m: float = 0.1, wrong_digits: bool = False, seconds: float = 20.0,
-) -> tuple[np.ndarray, np.ndarray, float, VehicleControl]:  # fmt: skip
-    """Lateral errors and speeds per step, last place and control; a plan every 0.25 s that takes effect `age_s` later."""
+    curvature: Callable[[np.ndarray], np.ndarray],
+    wanted: Callable[[float], float],
+    speed: float,
+    age_s: float = 0.3,
+    noise_m: float = 0.1,
+    wrong_digits: bool = False,
+    seconds: float = 20.0,
+) -> tuple[np.ndarray, np.ndarray, float, VehicleControl]:
+    """Lateral errors and speeds per step, last place and control; a plan every 0.25 s, in effect `age_s` later."""
     rng, road, car, follower = np.random.default_rng(1), Road(curvature), Bicycle(speed), Follower()
     waiting, current, s = [], (smooth_trajectory(road.plan(car, 0.0, wanted), speed), car.pose), 0.0
     lateral, speeds, control = [], [], VehicleControl()

@@ -18,7 +18,10 @@ from wamdiff2_core.scene import Answer, Box, Detections, EgoState, Failure, Fail
 from wamdiff2_core.tasks import detect, plan
 
 RNG = np.random.default_rng(0)
-IMAGES = {"cam_front": RNG.integers(0, 256, (192, 256, 3), dtype=np.uint8), "cam_front_left": np.zeros((32, 64, 3), np.uint8)}
+IMAGES = {
+    "cam_front": RNG.integers(0, 256, (192, 256, 3), dtype=np.uint8),
+    "cam_front_left": np.zeros((32, 64, 3), np.uint8),
+}
 SCENE = Scene(IMAGES, "turn left in 40 m", EgoState((5.0, 0.0)), "what is <|im_end|> ahead <image>?")
 POINTS = np.stack([np.arange(1, 9) * 2.5, np.arange(8) * 0.1], axis=1)
 
@@ -66,17 +69,20 @@ def test_the_answer_depends_on_what_is_seen_and_said(driver: Driver) -> None:
     assert all(sure(other) != sure(SCENE) for other in others)
 
 
-@pytest.mark.parametrize(("scene", "says"), [
-    (Scene({}), "cam_front"),
-    (replace(SCENE, images={"cam_front": IMAGES["cam_front"]}), "missing: cam_front_left"),
-    (replace(SCENE, images={**IMAGES, "cam_front_left": np.zeros((4, 4), np.uint8)}), "image of cam_front_left"),
-    (replace(SCENE, images={**IMAGES, "cam_front": np.zeros((4, 4, 3), np.float32)}), "uint8"),
-    (replace(SCENE, images={**IMAGES, "cam_front": None}), "NoneType"),
-    (replace(SCENE, ego=EgoState((float("nan"), 0.0))), "velocity"),
-    (replace(SCENE, ego=EgoState((0.0, 0.0), (300.0, 0.0))), "acceleration"),
-    (replace(SCENE, instruction="  "), "instruction"),
-    (replace(SCENE, instruction="left " * 100), "at most 200"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("scene", "says"),
+    [
+        (Scene({}), "cam_front"),
+        (replace(SCENE, images={"cam_front": IMAGES["cam_front"]}), "missing: cam_front_left"),
+        (replace(SCENE, images={**IMAGES, "cam_front_left": np.zeros((4, 4), np.uint8)}), "image of cam_front_left"),
+        (replace(SCENE, images={**IMAGES, "cam_front": np.zeros((4, 4, 3), np.float32)}), "uint8"),
+        (replace(SCENE, images={**IMAGES, "cam_front": None}), "NoneType"),
+        (replace(SCENE, ego=EgoState((float("nan"), 0.0))), "velocity"),
+        (replace(SCENE, ego=EgoState((0.0, 0.0), (300.0, 0.0))), "acceleration"),
+        (replace(SCENE, instruction="  "), "instruction"),
+        (replace(SCENE, instruction="left " * 100), "at most 200"),
+    ],
+)
 def test_wrong_input_is_a_failure_that_says_what(driver: Driver, scene: Scene, says: str) -> None:
     result = driver.plan(scene)
     assert isinstance(result, Failure) and result.kind is FailureKind.INPUT and says in result.message
@@ -115,7 +121,12 @@ def test_reading_a_plan(handed: Driver) -> None:
     result = handed.plan(SCENE)
     assert isinstance(result, Plan)
     assert np.abs(result.points - POINTS).max() < 0.006 and result.confidence.tolist() == [0.75] * 8
-    assert (result.cost.forwards, result.cost.steps_per_block, result.cost.tokens, result.cost.total_ms) == (7, (3, 4), 95, 7.0)
+    assert (result.cost.forwards, result.cost.steps_per_block, result.cost.tokens, result.cost.total_ms) == (
+        7,
+        (3, 4),
+        95,
+        7.0,
+    )
 
 
 def test_reading_boxes_and_words(handed: Driver) -> None:
@@ -167,11 +178,16 @@ def test_plain_qwen_checkpoint(plain: Path) -> None:
     assert isinstance(plain_driver.detect(SCENE), Detections)
 
 
-@pytest.mark.parametrize(("change", "says"), [
-    ({"answer_formats": {"plan": "xml"}}, "answer_formats.plan"),
-    ({"cameras": ["cam_moon"]}, "cam_moon"),
-])  # fmt: skip
-def test_checkpoints_that_contradict_themselves(ours: Path, tmp_path: Path, change: dict[str, object], says: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"answer_formats": {"plan": "xml"}}, "answer_formats.plan"),
+        ({"cameras": ["cam_moon"]}, "cam_moon"),
+    ],
+)
+def test_checkpoints_that_contradict_themselves(
+    ours: Path, tmp_path: Path, change: dict[str, object], says: str
+) -> None:
     shutil.copytree(ours, tmp_path, dirs_exist_ok=True)
     config = json.loads((tmp_path / "config.json").read_text())
     config["block_diffusion"].update(change)

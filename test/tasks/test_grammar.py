@@ -15,7 +15,7 @@ from wamdiff2_core.tasks.grammar import AnswerText
 from wamdiff2_core.tasks.navigation import navigation_text, parse_navigation
 
 HALF_UNIT_M = 0.005 + 1e-9
-ANYTHING = st.one_of(st.text(max_size=150), st.text(alphabet="0123456789.+- ,;carlight[]{}\":\n٣²eEnaif", max_size=150))
+ANYTHING = st.one_of(st.text(max_size=150), st.text(alphabet='0123456789.+- ,;carlight[]{}":\n٣²eEnaif', max_size=150))
 
 
 def xs_and_ys(low: float) -> st.SearchStrategy[np.ndarray]:
@@ -61,11 +61,27 @@ def test_plan_clamps_what_the_fixed_form_cannot_say() -> None:
 GOOD = " ".join(["02.26-00.17"] * 8)
 
 
-@pytest.mark.parametrize("text", [
-    "", " ", GOOD[:-1], GOOD + " ", " " + GOOD, GOOD + " 02.26-00.17", GOOD.replace(" ", "  "), GOOD.replace(".", ",", 1),
-    GOOD.replace("0", "٠", 1), GOOD.replace("02", "²2", 1), GOOD.replace("02.26", "nan  ", 1), GOOD.replace("02.26", "1e+01", 1),
-    GOOD.replace("-", "−", 1), GOOD.replace("02", "+2", 1), GOOD + "\n", GOOD.replace(" ", "\u00a0", 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        GOOD[:-1],
+        GOOD + " ",
+        " " + GOOD,
+        GOOD + " 02.26-00.17",
+        GOOD.replace(" ", "  "),
+        GOOD.replace(".", ",", 1),
+        GOOD.replace("0", "٠", 1),
+        GOOD.replace("02", "²2", 1),
+        GOOD.replace("02.26", "nan  ", 1),
+        GOOD.replace("02.26", "1e+01", 1),
+        GOOD.replace("-", "−", 1),
+        GOOD.replace("02", "+2", 1),
+        GOOD + "\n",
+        GOOD.replace(" ", "\u00a0", 1),
+    ],
+)
 def test_plan_fixed_is_strict(text: str) -> None:
     result = plan.parse(text)
     assert isinstance(result, Failure) and result.kind is FailureKind.PARSE and result.text == text
@@ -94,12 +110,15 @@ def test_plan_confidence_is_of_its_digits() -> None:
     assert result.confidence.tolist() == [0.5] + [1.0] * 7
 
 
-@pytest.mark.parametrize(("points", "ego", "fine"), [
-    (np.stack([np.arange(1, 9) * 4.0, np.zeros(8)], 1), 8.0, True),
-    (np.zeros((8, 2)), 8.0, True),  # an emergency stop is a plan
-    (np.stack([np.arange(1, 9) * 30.0, np.zeros(8)], 1), 30.0, False),
-    (np.stack([np.arange(1, 9) * 4.0 + 20.0 * (np.arange(8) == 3), np.zeros(8)], 1), 8.0, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("points", "ego", "fine"),
+    [
+        (np.stack([np.arange(1, 9) * 4.0, np.zeros(8)], 1), 8.0, True),
+        (np.zeros((8, 2)), 8.0, True),  # an emergency stop is a plan
+        (np.stack([np.arange(1, 9) * 30.0, np.zeros(8)], 1), 30.0, False),
+        (np.stack([np.arange(1, 9) * 4.0 + 20.0 * (np.arange(8) == 3), np.zeros(8)], 1), 8.0, False),
+    ],
+)
 def test_plan_plausibility(points: np.ndarray, ego: float, fine: bool) -> None:
     assert (plan.implausible(points, EgoState((ego, 0.0)), plan.PlanLimits()) is None) == fine
 
@@ -107,9 +126,14 @@ def test_plan_plausibility(points: np.ndarray, ego: float, fine: bool) -> None:
 BOXES = st.lists(
     st.builds(
         lambda label, x, y, w, h: Box(label, (x, y, min(999, x + w), min(999, y + h))),
-        st.sampled_from(detect.LABELS), st.integers(0, 998), st.integers(0, 998), st.integers(1, 999), st.integers(1, 999),
-    ), max_size=6,
-)  # fmt: skip
+        st.sampled_from(detect.LABELS),
+        st.integers(0, 998),
+        st.integers(0, 998),
+        st.integers(1, 999),
+        st.integers(1, 999),
+    ),
+    max_size=6,
+)
 
 
 @given(BOXES, st.sampled_from(detect.FORMS))
@@ -130,23 +154,30 @@ def test_boxes_at_the_border_and_too_many() -> None:
     assert any(b.xyxy == (998, 0, 999, 999) for b in result.boxes)
 
 
-@pytest.mark.parametrize(("text", "form", "kind"), [
-    ("car 300002 100400;", "fixed", FailureKind.RANGE),
-    ("car 100002 100400;", "fixed", FailureKind.RANGE),
-    ("bus 100002 200400;", "fixed", FailureKind.PARSE),
-    ("car 100002 200400", "fixed", FailureKind.PARSE),
-    ("car 100002 200400; ", "fixed", FailureKind.PARSE),
-    ("car 10000٢ 200400;", "fixed", FailureKind.PARSE),
-    ("car 100002 200400;" * 7, "fixed", FailureKind.PARSE),
-    ("", "qwen3vl_json", FailureKind.PARSE),
-    ("[", "qwen3vl_json", FailureKind.PARSE),
-    ('[{"bbox_2d": [1, 2, 3], "label": "car"}]', "qwen3vl_json", FailureKind.PARSE),
-    ('[{"bbox_2d": [1, 2, 3, NaN], "label": "car"}]', "qwen3vl_json", FailureKind.PARSE),
-    ('[{"bbox_2d": [1, 2, 3, 4], "label": "car"},]', "qwen3vl_json", FailureKind.PARSE),
-    ('[{"bbox_2d": [1, 2, 3, 4], "label": "car"} {"bbox_2d": [1, 2, 3, 4], "label": "car"}]', "qwen3vl_json", FailureKind.PARSE),
-    ('[{"bbox_2d": [1, 2, 3, 1001], "label": "car"}]', "qwen3vl_json", FailureKind.RANGE),
-    ('[{"bbox_2d": [3, 2, 1, 4], "label": "car"}]', "qwen3vl_json", FailureKind.RANGE),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "form", "kind"),
+    [
+        ("car 300002 100400;", "fixed", FailureKind.RANGE),
+        ("car 100002 100400;", "fixed", FailureKind.RANGE),
+        ("bus 100002 200400;", "fixed", FailureKind.PARSE),
+        ("car 100002 200400", "fixed", FailureKind.PARSE),
+        ("car 100002 200400; ", "fixed", FailureKind.PARSE),
+        ("car 10000٢ 200400;", "fixed", FailureKind.PARSE),
+        ("car 100002 200400;" * 7, "fixed", FailureKind.PARSE),
+        ("", "qwen3vl_json", FailureKind.PARSE),
+        ("[", "qwen3vl_json", FailureKind.PARSE),
+        ('[{"bbox_2d": [1, 2, 3], "label": "car"}]', "qwen3vl_json", FailureKind.PARSE),
+        ('[{"bbox_2d": [1, 2, 3, NaN], "label": "car"}]', "qwen3vl_json", FailureKind.PARSE),
+        ('[{"bbox_2d": [1, 2, 3, 4], "label": "car"},]', "qwen3vl_json", FailureKind.PARSE),
+        (
+            '[{"bbox_2d": [1, 2, 3, 4], "label": "car"} {"bbox_2d": [1, 2, 3, 4], "label": "car"}]',
+            "qwen3vl_json",
+            FailureKind.PARSE,
+        ),
+        ('[{"bbox_2d": [1, 2, 3, 1001], "label": "car"}]', "qwen3vl_json", FailureKind.RANGE),
+        ('[{"bbox_2d": [3, 2, 1, 4], "label": "car"}]', "qwen3vl_json", FailureKind.RANGE),
+    ],
+)
 def test_boxes_are_strict(text: str, form: str, kind: FailureKind) -> None:
     result = detect.parse(text, form)
     assert isinstance(result, Failure) and result.kind is kind

@@ -26,7 +26,9 @@ def processor(form: ImageFormat):  # type: ignore[no-untyped-def]
     return module.Qwen2VLImageProcessorPil(**given)
 
 
-@pytest.mark.parametrize("form", [ImageFormat(), ImageFormat(14, 2, 2, (0.48, 0.45, 0.4), (0.26, 0.25, 0.27), 3136, 100_000)])
+@pytest.mark.parametrize(
+    "form", [ImageFormat(), ImageFormat(14, 2, 2, (0.48, 0.45, 0.4), (0.26, 0.25, 0.27), 3136, 100_000)]
+)
 def test_values_equal_transformers(form: ImageFormat) -> None:
     images = [picture(640, 384), picture(333, 191), picture(50, 40), picture(1600, 900)]
     pixels, grid = preprocess(images, None, form)
@@ -58,7 +60,16 @@ def test_no_images() -> None:
     assert pixels.shape == (0, 1536) and grid.shape == (0, 3)
 
 
-@pytest.mark.parametrize("bad", [np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), np.zeros((4, 4, 4), np.uint8), None, np.zeros((0, 4, 3), np.uint8)])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        np.zeros((4, 4), np.uint8),
+        np.zeros((4, 4, 3)),
+        np.zeros((4, 4, 4), np.uint8),
+        None,
+        np.zeros((0, 4, 3), np.uint8),
+    ],
+)
 def test_what_is_no_image(bad: object) -> None:
     with pytest.raises(DataError, match="expected"):
         preprocess([bad])  # type: ignore[list-item]
@@ -86,7 +97,9 @@ def test_reading_the_folder(tmp_path: Path) -> None:
     vision = {"patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2}
     (tmp_path / "config.json").write_text(json.dumps({"vision_config": vision}))
     assert ImageFormat.from_folder(tmp_path) == ImageFormat()
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_mean": [0.1, 0.2, 0.3], "image_std": [1, 1, 1]}))
+    (tmp_path / "preprocessor_config.json").write_text(
+        json.dumps({"image_mean": [0.1, 0.2, 0.3], "image_std": [1, 1, 1]})
+    )
     assert ImageFormat.from_folder(tmp_path).mean == (0.1, 0.2, 0.3)
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_mean": 3}))
     with pytest.raises(CheckpointError, match="three numbers"):

@@ -24,13 +24,22 @@ def test_shipped_rigs(name: str, count: int) -> None:
 GOOD = "{name: a, width: 4, height: 2, fov_deg: 70, position: [1, 0, 1]}"
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("", "cameras"), ("cameras: []", "at least one"), ("cameras: [3]", "camera 0"), ("cameras: [", "YAML"),
-    (f"cameras: [{GOOD}, {GOOD}]", "different camera names"),
-    (f"cameras: [{GOOD.replace('4', '4.5')}]", "whole pixels"), (f"cameras: [{GOOD.replace('70', '180')}]", "fov_deg"),
-    (f"cameras: [{GOOD.replace('[1, 0, 1]', '[1, 0]')}]", "position"), (f"cameras: [{GOOD.replace('[1,', '[.nan,')}]", "finite"),
-    (f"cameras: [{GOOD.replace('name: a', 'name: 3')}]", "name"), (f"cameras: [{GOOD[:-1]}, roll: 3}}]", "roll"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "cameras"),
+        ("cameras: []", "at least one"),
+        ("cameras: [3]", "camera 0"),
+        ("cameras: [", "YAML"),
+        (f"cameras: [{GOOD}, {GOOD}]", "different camera names"),
+        (f"cameras: [{GOOD.replace('4', '4.5')}]", "whole pixels"),
+        (f"cameras: [{GOOD.replace('70', '180')}]", "fov_deg"),
+        (f"cameras: [{GOOD.replace('[1, 0, 1]', '[1, 0]')}]", "position"),
+        (f"cameras: [{GOOD.replace('[1,', '[.nan,')}]", "finite"),
+        (f"cameras: [{GOOD.replace('name: a', 'name: 3')}]", "name"),
+        (f"cameras: [{GOOD[:-1]}, roll: 3}}]", "roll"),
+    ],
+)
 def test_broken_rigs(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "rig.yaml").write_text(text)
     with pytest.raises(ConfigError, match=says):

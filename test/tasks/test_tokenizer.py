@@ -47,7 +47,9 @@ def test_a_plan_is_95_tokens_of_its_scaffold(tokenizer: TextTokenizer, seed: int
 
 
 @given(st.lists(st.tuples(st.sampled_from(detect.LABELS), st.integers(0, 900), st.integers(0, 900)), max_size=6))
-def test_boxes_are_16_tokens_each_of_their_scaffold(tokenizer: TextTokenizer, found: list[tuple[str, int, int]]) -> None:
+def test_boxes_are_16_tokens_each_of_their_scaffold(
+    tokenizer: TextTokenizer, found: list[tuple[str, int, int]]
+) -> None:
     ids = answer_ids(tokenizer, detect.serialise([Box(label, (x, y, x + 50, y + 60)) for label, x, y in found]))
     allowed = detect.allowed(tokenizer)
     assert allowed is not None and len(ids) == 16 * len(found) + 1 and len(allowed) == 97
@@ -57,7 +59,9 @@ def test_boxes_are_16_tokens_each_of_their_scaffold(tokenizer: TextTokenizer, fo
 
 def test_tokens_seen_in_data_do_not_glue_boxes_together(tmp_path: Path) -> None:
     """Box answers in the corpus, where `;car` is frequent, must not make it one token."""
-    texts = ["car 123456 234567;truck 123456 234567;light 111222 333444;pedestrian 123456 789789;cyclist 123456 234567;"] * 3000
+    texts = [
+        "car 123456 234567;truck 123456 234567;light 111222 333444;pedestrian 123456 789789;cyclist 123456 234567;"
+    ] * 3000
     check(build(texts, tmp_path))
 
 

@@ -26,28 +26,94 @@ QWEN_PIECES = (
 _RECORD_BORDER = re.compile(r"(?<=;)(?=[a-z])")
 
 _THINGS = (
-    "the car", "the truck", "the pedestrian", "the cyclist", "the light", "the traffic light", "the road", "the junction",
-    "the crosswalk", "the lane", "the stop line", "a bus", "the van", "a bicycle", "a person", "the sidewalk", "a building",
-    "the vehicle", "an obstacle", "the sky", "the weather", "the sign", "a motorcycle",
-)  # fmt: skip
+    "the car",
+    "the truck",
+    "the pedestrian",
+    "the cyclist",
+    "the light",
+    "the traffic light",
+    "the road",
+    "the junction",
+    "the crosswalk",
+    "the lane",
+    "the stop line",
+    "a bus",
+    "the van",
+    "a bicycle",
+    "a person",
+    "the sidewalk",
+    "a building",
+    "the vehicle",
+    "an obstacle",
+    "the sky",
+    "the weather",
+    "the sign",
+    "a motorcycle",
+)
 _QUESTIONS = (
-    "what is ahead?", "what colour is {thing}?", "what color is {thing}?", "where is {thing}?", "how far is {thing}?",
-    "is there {thing} ahead?", "why are we braking?", "why do we stop?", "may i turn {side}?", "can we go {side}?",
-    "how many cars are there?", "which is nearest: {thing} or {other}?", "is {thing} moving?", "is it day or night?",
-    "is the road wet?", "what should we do next?", "do you see {thing}?", "is it safe to change lanes?", "is it raining?",
-    "what is {thing} doing?", "are there any pedestrians?", "what is the nearest car?", "how fast are we going?",
-)  # fmt: skip
+    "what is ahead?",
+    "what colour is {thing}?",
+    "what color is {thing}?",
+    "where is {thing}?",
+    "how far is {thing}?",
+    "is there {thing} ahead?",
+    "why are we braking?",
+    "why do we stop?",
+    "may i turn {side}?",
+    "can we go {side}?",
+    "how many cars are there?",
+    "which is nearest: {thing} or {other}?",
+    "is {thing} moving?",
+    "is it day or night?",
+    "is the road wet?",
+    "what should we do next?",
+    "do you see {thing}?",
+    "is it safe to change lanes?",
+    "is it raining?",
+    "what is {thing} doing?",
+    "are there any pedestrians?",
+    "what is the nearest car?",
+    "how fast are we going?",
+)
 _ANSWERS = (
-    "yes, {thing} is {place}.", "no, {thing} is {place}.", "{thing} is {metres} m {place}.", "we stop for {thing}.",
-    "the light is {colour}.", "red", "green", "yellow", "none", "yes", "no", "because {thing} is {place}.", "nothing is ahead",
-    "{metres} m", "we wait for {thing} and {other}.", "the road is clear.", "we follow {thing}.", "{thing} is {colour}.",
-    "no, the light is red.", "yes, the light is green.", "{thing} is stopped.", "{thing} is crossing.", "it is {sky}.",
-)  # fmt: skip
+    "yes, {thing} is {place}.",
+    "no, {thing} is {place}.",
+    "{thing} is {metres} m {place}.",
+    "we stop for {thing}.",
+    "the light is {colour}.",
+    "red",
+    "green",
+    "yellow",
+    "none",
+    "yes",
+    "no",
+    "because {thing} is {place}.",
+    "nothing is ahead",
+    "{metres} m",
+    "we wait for {thing} and {other}.",
+    "the road is clear.",
+    "we follow {thing}.",
+    "{thing} is {colour}.",
+    "no, the light is red.",
+    "yes, the light is green.",
+    "{thing} is stopped.",
+    "{thing} is crossing.",
+    "it is {sky}.",
+)
 _FILL = {
     "thing": _THINGS,
     "other": _THINGS[::-1],
     "side": ("left", "right", "straight", "back"),
-    "place": ("ahead", "on the left", "on the right", "behind us", "in front of us", "in our lane", "nearby", "far away"),
+    "place": (
+        "ahead",
+        "on the left",
+        "on the right",
+        "behind us",
+        "in front of us",
+        "in our lane",
+        "nearby",
+        "far away",
+    ),
     "colour": ("red", "green", "yellow", "black", "white", "blue", "grey", "silver", "brown", "orange", "off"),
     "sky": ("day", "night", "raining", "foggy", "cloudy", "clear", "sunny", "dark"),
 }
@@ -68,7 +134,7 @@ def corpus() -> list[str]:
 
 
 def read_samples(path: Path) -> Iterator[str]:
-    """Every text of the samples.json files at or below `path`. Raises DataError for anything that is not such a file."""
+    """Every text of the samples.json files at or below `path`. Raises DataError for anything else."""
     files = [path] if path.is_file() else sorted(path.rglob("samples.json"))
     if not files:
         raise DataError(f"{path}: expected samples.json or a folder that holds some, found none")
@@ -81,16 +147,20 @@ def read_samples(path: Path) -> Iterator[str]:
 
 
 def build(texts: Iterable[str], folder: Path, text_tokens: int = TEXT_TOKENS) -> TextTokenizer:
-    """Trains on `texts`, writes tokenizer.json and tokenizer_config.json into `folder`. The same texts give the same files."""
+    """Trains on `texts`, writes the tokenizer's files into `folder`. The same texts give the same files."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=False))
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(QWEN_PIECES), behavior="isolated", invert=False),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(QWEN_PIECES), behavior="isolated", invert=False),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=text_tokens, min_frequency=2, show_progress=False, initial_alphabet=alphabet)
+    trainer = trainers.BpeTrainer(
+        vocab_size=text_tokens, min_frequency=2, show_progress=False, initial_alphabet=alphabet
+    )
     tokenizer.train_from_iterator(_weighted(texts), trainer)
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,15 +178,22 @@ def check(tokenizer: TextTokenizer) -> None:
     _fits("plan", tokenizer, plan.serialise(points), plan.allowed(tokenizer))
     _fits("detect", tokenizer, detect.serialise(boxes), detect.allowed(tokenizer))
     hostile = "".join(tokenizer.special)
-    if set(tokenizer.encode(hostile)) & set(tokenizer.special.values()) or tokenizer.decode(tokenizer.encode(hostile)) != hostile:
+    if (
+        set(tokenizer.encode(hostile)) & set(tokenizer.special.values())
+        or tokenizer.decode(tokenizer.encode(hostile)) != hostile
+    ):
         raise CheckpointError("tokenizer: control tokens typed as text must stay text")
 
 
 def _fits(task: str, tokenizer: TextTokenizer, text: str, allowed: tuple[tuple[int, ...] | None, ...] | None) -> None:
     ids = [*tokenizer.encode(text), tokenizer.eos_id]
     assert allowed is not None  # both forms checked here have a scaffold
-    if len(ids) != len(allowed) or any(choice is None or index not in choice for index, choice in zip(ids, allowed, strict=True)):
-        raise CheckpointError(f"tokenizer: {task} answer {text!r} takes {len(ids)} tokens, its scaffold has {len(allowed)}")
+    if len(ids) != len(allowed) or any(
+        choice is None or index not in choice for index, choice in zip(ids, allowed, strict=True)
+    ):
+        raise CheckpointError(
+            f"tokenizer: {task} answer {text!r} takes {len(ids)} tokens, its scaffold has {len(allowed)}"
+        )
 
 
 def _weighted(texts: Iterable[str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,7 +50,7 @@ class ImageFormat:
     @classmethod
     def from_folder(cls, folder: Path | str) -> ImageFormat:
         """Patch sizes from config.json, normalisation from preprocessor_config.json where there is one."""
-        vision = _read(Path(folder) / "config.json").get("vision_config", {})
+        vision: Any = _read(Path(folder) / "config.json").get("vision_config", {})
         path = Path(folder) / "preprocessor_config.json"
         given = _read(path) if path.is_file() else {}
         try:
@@ -61,7 +62,9 @@ class ImageFormat:
                 std=_triple(given.get("image_std", cls.std)),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{folder}: image settings of config.json / preprocessor_config.json: {error!r}") from error
+            raise CheckpointError(
+                f"{folder}: image settings of config.json / preprocessor_config.json: {error!r}"
+            ) from error
 
     def preprocessor_config(self) -> dict[str, object]:
         """What goes into a checkpoint's preprocessor_config.json."""
@@ -91,14 +94,17 @@ def preprocess(
     if len(targets) != len(images):
         raise DataError(f"expected a size for each of {len(images)} images, got {len(targets)}")
     how = Image.Resampling.BICUBIC if sizes is None else Image.Resampling.BOX
-    patches = [patchify(torch.from_numpy(_resized(image, size, how))[None], form)[0] for image, size in zip(images, targets, strict=True)]
+    patches = [
+        patchify(torch.from_numpy(_resized(image, size, how))[None], form)[0]
+        for image, size in zip(images, targets, strict=True)
+    ]
     grids = [(1, height // form.patch_size, width // form.patch_size) for width, height in targets]
     dim = 3 * form.temporal_patch_size * form.patch_size**2
     return torch.cat(patches) if patches else torch.zeros(0, dim), torch.tensor(grids, dtype=torch.int64).reshape(-1, 3)
 
 
 def patchify(images: torch.Tensor, form: ImageFormat) -> torch.Tensor:
-    """(N, H, W, 3) uint8 of one size -> (N, patches, 3 * T * P * P) float32, patches of one merged token side by side."""
+    """(N, H, W, 3) uint8 of one size -> (N, patches, 3 * T * P * P) float32, those of one token side by side."""
     n, height, width, _ = images.shape
     p, m, t = form.patch_size, form.merge_size, form.temporal_patch_size
     if height % form.unit or width % form.unit or not height * width:
@@ -107,7 +113,9 @@ def patchify(images: torch.Tensor, form: ImageFormat) -> torch.Tensor:
     std = torch.tensor(form.std, device=images.device) * 255.0
     pixels = (images.float() - mean) / std
     pixels = pixels.view(n, height // form.unit, m, p, width // form.unit, m, p, 3)
-    pixels = pixels.permute(0, 1, 4, 2, 5, 7, 3, 6).unsqueeze(6)  # (N, gh, gw, m, m, 3, 1, p, p): the still image is repeated in time
+    pixels = pixels.permute(0, 1, 4, 2, 5, 7, 3, 6).unsqueeze(
+        6
+    )  # (N, gh, gw, m, m, 3, 1, p, p): the still image is repeated in time
     return pixels.expand(-1, -1, -1, -1, -1, -1, t, -1, -1).reshape(n, (height // p) * (width // p), 3 * t * p * p)
 
 
@@ -127,7 +135,7 @@ def fitting_size(width: int, height: int, form: ImageFormat) -> Size:
 def _resized(image: np.ndarray, size: Size, how: Image.Resampling) -> np.ndarray:
     if (image.shape[1], image.shape[0]) == tuple(size):
         return np.array(image)  # own memory: callers may hand read-only or strided views
-    return np.array(Image.fromarray(image).resize(tuple(size), how))
+    return np.array(Image.fromarray(image).resize(size, how))
 
 
 def _require_image(image: np.ndarray) -> None:
@@ -143,7 +151,7 @@ def _triple(values: object) -> tuple[float, float, float]:
     return first, second, third
 
 
-def _read(path: Path) -> dict[str, object]:
+def _read(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,7 +1,8 @@
 """A human turn with images as the token ids of Qwen's chat, for our checkpoints and for upstream's alike.
 
-`<|im_start|>user\\n` + parts + `<|im_end|>\\n<|im_start|>assistant\\n`; an image is `<|vision_start|>`, one `<|image_pad|>` for each
-of its tokens, `<|vision_end|>`. Our texts put all images first, so that all tasks of a scene share them as a prefix.
+`<|im_start|>user\\n` + parts + `<|im_end|>\\n<|im_start|>assistant\\n`; an image is `<|vision_start|>`, then one
+`<|image_pad|>` for each of its tokens, then `<|vision_end|>`. Our texts put all images first, so that all tasks of a
+scene share them as a prefix.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def human_text(text: str, images: int) -> str:
 def chat_prompt(tokenizer: TextTokenizer, human: str, image_tokens: Sequence[int]) -> Prompt:
     """Ids of a human turn whose first `len(image_tokens)` placeholders `<image>` stand for images of so many tokens.
 
-    Further placeholders are plain text, as is every control token written out. Texts between images lose their outer white
-    space. Raises DataError when there are fewer placeholders than images.
+    Further placeholders are plain text, as is every control token written out. Texts between images lose their outer
+    white space. Raises DataError when there are fewer placeholders than images.
     """
     parts = human.split(IMAGE, len(image_tokens))
     if len(parts) != len(image_tokens) + 1:
@@ -44,7 +45,12 @@ def chat_prompt(tokenizer: TextTokenizer, human: str, image_tokens: Sequence[int
         ids += [tokenizer.control("<|vision_start|>"), *pads, tokenizer.control("<|vision_end|>")]
         images_end = len(ids)
         ids += tokenizer.encode(text.strip())
-    ids += [tokenizer.control(END), *tokenizer.encode("\n"), tokenizer.control("<|im_start|>"), *tokenizer.encode("assistant\n")]
+    ids += [
+        tokenizer.control(END),
+        *tokenizer.encode("\n"),
+        tokenizer.control("<|im_start|>"),
+        *tokenizer.encode("assistant\n"),
+    ]
     return Prompt(tuple(ids), images_end)
 
 

@@ -1,6 +1,6 @@
 """The tokenizer of a checkpoint folder: text to ids and back, with the places of tokens in the text.
 
-Text given by users never becomes a control token: control tokens are not known to `encode` at all, they are put in by id
+Text given by users never becomes a control token: `encode` does not know control tokens at all, they are put in by id
 (see prompt.py).
 """
 
@@ -18,8 +18,15 @@ from wamdiff2_core.tasks.grammar import AnswerText
 
 END = "<|im_end|>"
 SPECIAL_TOKENS = (
-    "<|endoftext|>", "<|im_start|>", END, "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>", "<|mask|>",
-)  # fmt: skip
+    "<|endoftext|>",
+    "<|im_start|>",
+    END,
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<|mask|>",
+)
 _NO_TEXT = "\ufffd".encode()
 
 
@@ -35,7 +42,9 @@ class TextTokenizer:
         self._encoder = Tokenizer.from_str(json.dumps({**definition, "added_tokens": [], "post_processor": None}))
         specials = set(self.special.values())
         letters = _byte_letters()
-        self._bytes = {index: _piece(piece, letters) for piece, index in model["vocab"].items() if index not in specials}
+        self._bytes = {
+            index: _piece(piece, letters) for piece, index in model["vocab"].items() if index not in specials
+        }
         self.vocab_size = 1 + max((*model["vocab"].values(), *specials))
         self.eos_id = self.control(END)
 
@@ -44,7 +53,9 @@ class TextTokenizer:
         """Reads `folder`/tokenizer.json; CheckpointError when it is missing or broken."""
         path = Path(folder) / "tokenizer.json"
         if not path.is_file():
-            raise CheckpointError(f"{path}: expected a tokenizer in Hugging Face's tokenizer.json format, found no such file")
+            raise CheckpointError(
+                f"{path}: expected a tokenizer in Hugging Face's tokenizer.json format, found no such file"
+            )
         try:
             definition = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -52,9 +63,11 @@ class TextTokenizer:
         return cls(definition)
 
     def control(self, name: str) -> int:
-        """The id of a control token such as `<|im_start|>`; CheckpointError when the tokenizer has none of that name."""
+        """The id of a control token such as `<|im_start|>`; CheckpointError when there is none of that name."""
         if name not in self.special:
-            raise CheckpointError(f"tokenizer: expected the control token {name}, found {', '.join(self.special) or 'none'}")
+            raise CheckpointError(
+                f"tokenizer: expected the control token {name}, found {', '.join(self.special) or 'none'}"
+            )
         return self.special[name]
 
     def encode(self, text: str) -> list[int]:
@@ -80,7 +93,9 @@ class TextTokenizer:
         """The id of the one token that `text` is; CheckpointError when the tokenizer splits it."""
         ids = self.encode(text)
         if len(ids) != 1:
-            raise CheckpointError(f"tokenizer: the fixed answer formats need {text!r} as one token, it takes {len(ids)}")
+            raise CheckpointError(
+                f"tokenizer: the fixed answer formats need {text!r} as one token, it takes {len(ids)}"
+            )
         return ids[0]
 
 

@@ -1,8 +1,8 @@
 """Task detect: what is in front, as labelled boxes in relative units of the front camera's image.
 
-Form "fixed": records of 16 tokens, `car 123456 234567;` = label, x1 y1 (three digits each), x2 y2; nothing between records;
-largest box first, at most six; nothing at all means that nothing is there. Form "qwen3vl_json": Qwen3-VL's list
-`[{"bbox_2d": [x1, y1, x2, y2], "label": "car"}]`, 0-1000.
+Form "fixed": records of 16 tokens, `car 123456 234567;` = label, x1 y1 (three digits each), x2 y2; nothing between
+records; largest box first, at most six; nothing at all means that nothing is there. Form "qwen3vl_json": Qwen3-VL's
+list `[{"bbox_2d": [x1, y1, x2, y2], "label": "car"}]`, 0-1000.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def parse(answer: AnswerText | str, form: str = "fixed") -> Detections | Failure
 
 
 def allowed(tokenizer: Tokens, form: str = "fixed") -> tuple[tuple[int, ...] | None, ...] | None:
-    """Allowed token ids of the 97 answer positions. The end token may stand anywhere: behind the last box everything is end."""
+    """Allowed token ids of the 97 answer positions. The end token may stand anywhere: behind the boxes all is end."""
     if form == "qwen3vl_json":
         return None
     if form != "fixed":

@@ -9,7 +9,7 @@ from typing import Protocol
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.scene import Failure, FailureKind
 
-_SEPARATORS = frozenset(".,; \n[]{}\":")
+_SEPARATORS = frozenset('.,; \n[]{}":')
 
 
 class Tokens(Protocol):

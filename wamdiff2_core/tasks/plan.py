@@ -1,7 +1,8 @@
 """Task plan: where the ego vehicle shall be in the next 4 s, eight points as text.
 
-Form "fixed": each waypoint is `dd.dd` (x) and sign + `dd.dd` (y), one space between waypoints; with a tokenizer of single
-digits these are 95 tokens, of which 56 are free and the others given. Form "upstream": `2.26,-0.17,4.43,-0.70,...`.
+Form "fixed": each waypoint is `dd.dd` (x) and sign + `dd.dd` (y), one space between waypoints; with a tokenizer of
+single digits these are 95 tokens, of which 72 are free and the others given. Form "upstream":
+`2.26,-0.17,4.43,-0.70,...`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ MAX_UPSTREAM_M = 500.0
 MAX_EGO = 99.99
 
 
-
 @dataclass(frozen=True)
 class PlanLimits:
     """Beyond these a plan is no motion of a car. One wrong metre digit stays within: smoothing takes care of that."""
@@ -38,12 +38,17 @@ class PlanLimits:
 
 _FIXED = re.compile(r"([0-9]{2}\.[0-9]{2})([+-][0-9]{2}\.[0-9]{2})", re.ASCII)
 _UPSTREAM = re.compile(r"([+-]?[0-9]{1,4}(?:\.[0-9]{1,6})?), ?([+-]?[0-9]{1,4}(?:\.[0-9]{1,6})?)", re.ASCII)
-_UPSTREAM_WORDS = {Command.LEFT: "left", Command.RIGHT: "right", Command.STRAIGHT: "straight", Command.FOLLOW: "straight"}
+_UPSTREAM_WORDS = {
+    Command.LEFT: "left",
+    Command.RIGHT: "right",
+    Command.STRAIGHT: "straight",
+    Command.FOLLOW: "straight",
+}
 _LAYOUT = "dd.dd+dd.dd"
 
 
 def prompt(scene: Scene) -> str:
-    """The human text after the images, e.g. `velocity +05.12 +00.00 acceleration +00.31 -00.05; follow the road; plan`."""
+    """The human text after the images: `velocity +05.12 +00.00 acceleration +00.31 -00.05; follow the road; plan`."""
     return prompt_text(scene.ego, scene.instruction)
 
 
@@ -84,7 +89,7 @@ def clamped(points: np.ndarray) -> int:
 
 
 def parse(answer: AnswerText | str, form: str = "fixed") -> Plan | Failure:
-    """Exactly eight waypoints in the given form, nothing else, or a PARSE / RANGE failure. Costs are added by the driver."""
+    """Exactly eight waypoints in the given form, nothing else, or a PARSE / RANGE failure."""
     answer = as_answer(answer)
     if form == "fixed":
         found = _waypoints(answer.text, _FIXED, " ")
@@ -112,7 +117,9 @@ def implausible(points: np.ndarray, ego: EgoState, limits: PlanLimits) -> str | 
     change = np.diff(np.vstack([ego.velocity, velocity]), axis=0) / PLAN_STEP_S
     acceleration = float(np.linalg.norm(change, axis=1).max())
     if acceleration > limits.max_acceleration_mps2:
-        return f"an acceleration of {acceleration:.1f} m/s^2 between waypoints, limit {limits.max_acceleration_mps2:.1f}"
+        return (
+            f"an acceleration of {acceleration:.1f} m/s^2 between waypoints, limit {limits.max_acceleration_mps2:.1f}"
+        )
     return None
 
 
@@ -161,5 +168,7 @@ def _signed(value: float) -> str:
 def _checked(points: np.ndarray) -> np.ndarray:
     points = np.asarray(points, dtype=np.float64)
     if points.shape != (PLAN_POINTS, 2) or not np.isfinite(points).all():
-        raise DataError(f"expected finite points of shape ({PLAN_POINTS}, 2), got shape {points.shape}: {points.tolist()}")
+        raise DataError(
+            f"expected finite points of shape ({PLAN_POINTS}, 2), got shape {points.shape}: {points.tolist()}"
+        )
     return points

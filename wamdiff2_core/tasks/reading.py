@@ -11,8 +11,10 @@ from wamdiff2_core.tasks.grammar import AnswerText
 Result = Plan | Detections | Answer | Failure
 
 
-def read_answer(task: str, form: str, status: str, answer: AnswerText, scene: Scene, limits: plan.PlanLimits, cost: Cost) -> Result:
-    """`status`: the decoder's word on the answer. Nothing but a complete answer is parsed; an empty list of boxes is one."""
+def read_answer(
+    task: str, form: str, status: str, answer: AnswerText, scene: Scene, limits: plan.PlanLimits, cost: Cost
+) -> Result:
+    """`status`: the decoder's word on the answer. Only a complete answer is parsed; an empty list of boxes is one."""
     if status == "complete" or (status == "empty" and task == "detect" and form == "fixed"):
         return replace(_parsed(task, form, answer, scene, limits), cost=cost)
     why = {
