@@ -8,17 +8,20 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from wamdiff2_core.errors import DataError
+from wamdiff2_sim.render.actor_mesh import SHAPES
 from wamdiff2_sim.render.town import SignalHeads
 from wamdiff2_sim.types import ActorView, LightState
 
 INSTANCE = np.dtype([("place", "f4", 4), ("size", "f4", 4), ("paint", "u1", 4), ("second", "u1", 4), ("id", "u1", 4)])
 INSTANCE_FORMAT = "4f4 4f4 4f1 4f1 4f1 /i"
 INSTANCE_NAMES = ("in_place", "in_size", "in_paint", "in_second", "in_id")
-SHADOW_FORMAT = "4f4 4f4 12x1 /i"
-SHADOW_NAMES = ("in_place", "in_size")
+SHADOW_FORMAT = "4f4 4f4 4f1 8x1 /i"
+SHADOW_NAMES = ("in_place", "in_size", "in_paint")
 BRAKING, LEFT, RIGHT = 1, 2, 4
+DARK_HEAD = 4 << 4  # a signal head with no lamp lit
 DRAW_RANGE_M = 260.0
 
+SHAPE_NAMES = tuple(SHAPES)
 _TROUSERS = np.array([[30, 34, 52], [52, 50, 46], [24, 24, 26], [92, 84, 66], [70, 40, 34], [44, 62, 88]], np.uint8)
 
 
@@ -31,13 +34,17 @@ def shape_of(actor: ActorView) -> str:
     return actor.kind
 
 
-def actor_rows(actors: Iterable[ActorView], eye: np.ndarray) -> dict[str, np.ndarray]:
-    """Instances (INSTANCE) of the actors within DRAW_RANGE_M of `eye` by shape name; `id` is 1 + the position in `actors`."""
-    rows: dict[str, list] = {}
+def actor_rows(actors: Iterable[ActorView], eye: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Instances (INSTANCE) of the actors within DRAW_RANGE_M of `eye`, and their shapes (indices into SHAPE_NAMES).
+
+    `id` is 1 + the position in `actors`.
+    """
+    rows, shapes = [], []
     for number, actor in enumerate(actors, start=1):
         if math.hypot(actor.x - eye[0], actor.y - eye[1]) < DRAW_RANGE_M:
-            rows.setdefault(shape_of(actor), []).append(_row(actor, number))
-    return {name: np.array(found, INSTANCE) for name, found in rows.items()}
+            rows.append(_row(actor, number))
+            shapes.append(SHAPE_NAMES.index(shape_of(actor)))
+    return np.array(rows, INSTANCE), np.array(shapes, np.int64)
 
 
 def _row(actor: ActorView, number: int) -> tuple:
@@ -59,7 +66,7 @@ def head_rows(heads: SignalHeads, lights: Mapping[int, LightState], first_id: in
     rows["place"] = heads.pose
     rows["size"] = (1.0, 1.0, 1.0, 0.0)
     lamp = {group: (1 + int(state)) << 4 for group, state in lights.items()}
-    rows["paint"][:, 3] = [lamp.get(int(group), 0) for group in heads.group]
+    rows["paint"][:, 3] = [lamp.get(int(group), DARK_HEAD) for group in heads.group]
     number = np.arange(len(rows)) + first_id
     rows["id"] = np.stack([number & 255, (number >> 8) & 255, (number >> 16) & 255, np.zeros_like(number)], 1)
     return rows

@@ -9,11 +9,11 @@ import moderngl
 from wamdiff2_core.errors import ConfigError
 
 DEVICE_VARIABLE = "WAMDIFF2_EGL_DEVICE"
-GL_VERSION = 330
+GL_VERSION = 430  # shaders are 3.30; drawing all visible chunks in one call needs 4.3
 
 
 def create_context(device_index: int | None = None) -> moderngl.Context:
-    """A stand-alone OpenGL 3.3 core context on EGL device `device_index` (default: $WAMDIFF2_EGL_DEVICE, else 0).
+    """A stand-alone OpenGL 4.3 core context on EGL device `device_index` (default: $WAMDIFF2_EGL_DEVICE, else 0).
 
     EGL lists NVIDIA cards first and Mesa's software driver last; `describe` tells which one it is. Raises ConfigError when there
     is no such device or no EGL.

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 import numpy as np
 
-CHUNK_M = 40.0
+CHUNK_M = 48.0
+
+
+class Tier(IntEnum):
+    """When a piece is drawn, by the distance of its chunk's middle."""
+
+    ALWAYS = 0  # up to the horizon
+    NEAR = 1  # the fine version of something that also has a FAR version
+    FAR = 2
+    DETAIL = 3  # small things, left out far away
+
+
+NEAR_RANGE_M = 95.0
+RANGE_M = {Tier.ALWAYS: (0.0, 480.0), Tier.NEAR: (0.0, NEAR_RANGE_M), Tier.FAR: (NEAR_RANGE_M, 330.0), Tier.DETAIL: (0.0, 140.0)}
 
 # normal: 128 + 127 * component; extra: street lamp light, wetness (shine when it rains), texture layer, unused
 VERTEX = np.dtype(
@@ -18,15 +32,17 @@ VERTEX_NAMES = ("in_pos", "in_uv", "in_normal", "in_colour", "in_extra")
 
 @dataclass(frozen=True)
 class StaticMesh:
-    """Vertices (VERTEX), triangle indices (M * 3,) u4 sorted by chunk, and per chunk: first index, count, sphere, is it small detail."""
+    """Vertices (VERTEX) and triangle indices (3 * M,) u4, sorted by chunk; per chunk (C,) what it takes to cull and draw it."""
 
     vertices: np.ndarray
     indices: np.ndarray
     first: np.ndarray
     count: np.ndarray
-    centre: np.ndarray  # (chunks, 3)
+    centre: np.ndarray  # (C, 3) middle of the bounding sphere
     radius: np.ndarray
-    detail: np.ndarray  # (chunks,) bool: not worth drawing far away
+    cell: np.ndarray  # (C, 2) middle of the ground cell, whose distance decides
+    near_m: np.ndarray  # drawn from this distance
+    far_m: np.ndarray  # ... up to this one
 
 
 class MeshBuilder:
@@ -35,7 +51,8 @@ class MeshBuilder:
     def __init__(self) -> None:
         self._vertices: list[np.ndarray] = []
         self._triangles: list[np.ndarray] = []
-        self._detail: list[np.ndarray] = []
+        self._places: list[np.ndarray] = []
+        self._tiers: list[np.ndarray] = []
         self._size = 0
 
     def add(
@@ -48,11 +65,12 @@ class MeshBuilder:
         layer: int | np.ndarray = 0,
         wet: float | np.ndarray = 0.0,
         emissive: float | np.ndarray = 0.0,
-        detail: bool = False,
+        tier: Tier = Tier.ALWAYS,
+        at: np.ndarray | None = None,
     ) -> None:
         """Vertices pos (N, 3), normal (N, 3) or (3,), uv (N, 2), colour (N, 3) or (3,) in 0..1; triangles (M, 3) indices into them.
 
-        Triangles are counter-clockwise seen from outside.
+        Triangles are counter-clockwise seen from outside. `at` (M, 2) or (2,): place that decides the chunk (default: first corner).
         """
         n = len(pos)
         if n == 0 or len(triangles) == 0:
@@ -64,15 +82,18 @@ class MeshBuilder:
         v["colour"][:, 3] = np.asarray(emissive) * 255.0
         v["extra"][:, 1] = np.asarray(wet) * 255.0
         v["extra"][:, 2] = layer
+        triangles = np.asarray(triangles, np.int64).reshape(-1, 3)
+        place = np.asarray(pos)[triangles[:, 0], :2] if at is None else np.broadcast_to(at, (len(triangles), 2))
         self._vertices.append(v)
-        self._triangles.append(np.asarray(triangles, np.int64).reshape(-1, 3) + self._size)
-        self._detail.append(np.full(len(self._triangles[-1]), detail))
+        self._triangles.append(triangles + self._size)
+        self._places.append(place)
+        self._tiers.append(np.full(len(triangles), tier))
         self._size += n
 
     def add_quads(self, corners: np.ndarray, normal: np.ndarray, uv: np.ndarray, colour: np.ndarray, **extra) -> None:
         """Quads (N, 4, 3), counter-clockwise seen from outside; normal (N, 3) or (3,), uv (N, 4, 2), colour (N, 3) or (3,)."""
         n = len(corners)
-        spread = {key: np.repeat(value, 4) if np.ndim(value) == 1 else value for key, value in extra.items()}
+        spread = {key: np.repeat(value, 4) if np.ndim(value) == 1 and key != "at" else value for key, value in extra.items()}
         self.add(
             corners.reshape(-1, 3), quad_triangles(n), _per_corner(normal), uv.reshape(-1, 2), _per_corner(colour), **spread
         )
@@ -81,22 +102,22 @@ class MeshBuilder:
         """Sort into chunks. `lamps` (L, 3): street lamps that light the vertices around them at night."""
         vertices = np.concatenate(self._vertices)
         triangles = np.concatenate(self._triangles)
-        detail = np.concatenate(self._detail)
+        tier = np.concatenate(self._tiers)
+        cell = np.floor(np.concatenate(self._places) / CHUNK_M).astype(np.int64)
         if lamps is not None and len(lamps):
             vertices["extra"][:, 0] = lamp_light(vertices["pos"], lamps) * 255.0
-        cell = np.floor(vertices["pos"][triangles[:, 0], :2] / CHUNK_M).astype(np.int64)
-        cell -= cell.min(axis=0)
-        key = (detail * (cell[:, 0].max() + 1) + cell[:, 0]) * (cell[:, 1].max() + 1) + cell[:, 1]
-        order = np.argsort(key, kind="stable")
-        triangles, key, detail = triangles[order], key[order], detail[order]
-        starts = np.flatnonzero(np.diff(key, prepend=key[0] - 1))
+        order = np.lexsort((cell[:, 1], cell[:, 0], tier))
+        triangles, tier, cell = triangles[order], tier[order], cell[order]
+        key = np.column_stack([tier, cell])
+        starts = np.flatnonzero(np.append(True, np.any(np.diff(key, axis=0) != 0, axis=1)))
         ends = np.append(starts[1:], len(key))
         corner = vertices["pos"][triangles].reshape(-1, 3)
         low = np.minimum.reduceat(corner, starts * 3)
         high = np.maximum.reduceat(corner, starts * 3)
+        ranges = np.array([RANGE_M[Tier(t)] for t in tier[starts]])
         return StaticMesh(
             vertices, triangles.astype(np.uint32).ravel(), starts * 3, (ends - starts) * 3, (low + high) / 2.0,
-            np.linalg.norm(high - low, axis=1) / 2.0, detail[starts],
+            np.linalg.norm(high - low, axis=1) / 2.0, (cell[starts] + 0.5) * CHUNK_M, ranges[:, 0], ranges[:, 1],
         )  # fmt: skip
 
 

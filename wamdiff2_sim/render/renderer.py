@@ -9,18 +9,17 @@ import numpy as np
 
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.scene import Camera
-from wamdiff2_sim.render import actor_mesh, actors as tables, mesh, shaders, textures
+from wamdiff2_sim.render import actors as tables, mesh, shaders, textures
 from wamdiff2_sim.render.camera import Atlas, View, look, pack
 from wamdiff2_sim.render.context import create_context
+from wamdiff2_sim.render.id_pass import IdImage, IdPass
 from wamdiff2_sim.render.look import Look, look_of
+from wamdiff2_sim.render.things import Chunks, Things, in_view
 from wamdiff2_sim.render.town import Town, build_town
 from wamdiff2_sim.roads.roadmap import RoadMap
 from wamdiff2_sim.types import ActorView, LightState, Pose, WeatherSpec
 
-DETAIL_RANGE_M = 130.0
-SURFACE_RANGE_M = 420.0
 SIGNAL_RANGE_M = 150.0
-MAX_INSTANCES = 512
 CORNERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], "f4")
 
 
@@ -48,13 +47,12 @@ class Renderer:
             [self.context.renderbuffer(size, 4)], self.context.depth_renderbuffer(size)
         )
         self._pixels = np.zeros((size[1], size[0], 4), np.uint8)
-        self._shapes = {name: self._buffer(make()) for name, make in actor_mesh.SHAPES.items()}
-        self._instances = {
-            name: self.context.buffer(reserve=MAX_INSTANCES * tables.INSTANCE.itemsize, dynamic=True) for name in self._shapes
-        }
+        self._things = Things(self.context)
         self._corners = self._buffer(CORNERS)
+        self._dome = self._buffer(dome())
         self._texture: moderngl.TextureArray | None = None
-        self._static: list[moderngl.Buffer] = []
+        self._chunks: Chunks | None = None
+        self._id_pass: IdPass | None = None
         self._programs: dict[str, moderngl.Program] = {}
         self._arrays: dict[str, moderngl.VertexArray] = {}
         self._look: Look = look_of(weather or WeatherSpec())
@@ -63,9 +61,12 @@ class Renderer:
     def set_town(self, town: RoadMap | Town, seed: int | None = None) -> None:
         """Build and upload another town. A ready-made `Town` can be shared between renderers."""
         self.town = town if isinstance(town, Town) else build_town(town, seed)
-        for thing in (*self._static, *([self._texture] if self._texture else [])):
-            thing.release()
-        self._static = [self._buffer(self.town.mesh.vertices), self._buffer(self.town.mesh.indices)]
+        with self.context:
+            self._upload_town()
+
+    def _upload_town(self) -> None:
+        self._release_town()
+        self._chunks = Chunks(self.context, self.town.mesh)
         layers = textures.texture_array(self.town.seed)
         self._texture = self.context.texture_array((textures.SIZE, textures.SIZE, textures.LAYERS), 4, layers.tobytes())
         self._texture.build_mipmaps()
@@ -75,37 +76,63 @@ class Renderer:
     def set_weather(self, weather: WeatherSpec) -> None:
         """Change the look; compiles shaders when night or wetness begin or end."""
         before, self._look = self._look, look_of(weather)
-        if before.switches != self._look.switches:
-            self._compile()
-        self._set_look()
+        with self.context:
+            if before.switches != self._look.switches:
+                self._compile()
+            self._set_look()
 
     def render(
         self, actors: Sequence[ActorView], ego_pose: Pose, lights: Mapping[int, LightState], time: float = 0.0
     ) -> dict[str, np.ndarray]:
         """Pictures (H, W, 3) uint8 RGB by camera name, in rig order, of the world around base_link at `ego_pose`."""
-        gl = self.context
-        self._frame.use()
-        self._frame.viewport = (0, 0, self._atlas.width, self._atlas.height)
-        self._frame.clear(0.0, 0.0, 0.0, 1.0)
-        counts = self._upload(actors, ego_pose, lights)
-        self._texture.use(0)
-        self._set_frame(ego_pose, time)
-        for camera, place in zip(self.rig, self._atlas.places, strict=True):
-            gl.viewport = place
-            self._draw(look(camera, ego_pose), counts)
-        self._frame.read_into(self._pixels, components=4)
+        with self.context:
+            self._draw_atlas(actors, ego_pose, lights, time)
         images = {}
         for camera, (x, y, w, h) in zip(self.rig, self._atlas.places, strict=True):
             images[camera.name] = np.ascontiguousarray(self._pixels[y : y + h, x : x + w, :3])
         return images
 
+    def _draw_atlas(self, actors: Sequence[ActorView], ego_pose: Pose, lights: Mapping[int, LightState], time: float) -> None:
+        self._frame.use()
+        self._frame.viewport = (0, 0, self._atlas.width, self._atlas.height)
+        self._frame.clear(0.0, 0.0, 0.0, 1.0)
+        rows, shapes = self._collect(actors, ego_pose, lights)
+        self._texture.use(0)
+        self._set_frame(ego_pose, time)
+        for camera, place in zip(self.rig, self._atlas.places, strict=True):
+            self.context.viewport = place
+            self._draw(look(camera, ego_pose), rows, shapes)
+        self._frame.read_into(self._pixels, (0, 0, self._atlas.width, self._atlas.height), components=4)
+
+    def render_ids(
+        self, camera: Camera, actors: Sequence[ActorView], ego_pose: Pose, size: tuple[int, int] | None = None
+    ) -> IdImage:
+        """Ids as seen by `camera` (any, also one that is not of the rig) at `size` (width, height; default: half the camera's).
+
+        Number 1 + i is actors[i], and 1 + len(actors) + h the signal head h of `town.heads`; the town hides, with id 0.
+        """
+        size = size or (camera.width // 2, camera.height // 2)
+        rows, shapes = self._collect(actors, ego_pose, {})
+        with self.context:
+            if self._id_pass is None or self._id_pass.size != size:
+                if self._id_pass is not None:
+                    self._id_pass.release()
+                self._id_pass = IdPass(self.context, self._things, self._chunks, size)
+            return self._id_pass.draw(look(camera, ego_pose), rows, shapes, len(actors) + len(self.town.heads.group))
+
     def release(self) -> None:
         """Free the context and all that is in it."""
-        for thing in (*self._arrays.values(), *self._programs.values(), *self._static, *self._shapes.values()):
-            thing.release()
-        for thing in (*self._instances.values(), self._corners, self._texture, self._frame):
-            thing.release()
+        with self.context:
+            self._release_town()
+            for thing in (*self._arrays.values(), *self._programs.values(), self._things, self._corners, self._dome, self._frame):
+                thing.release()
         self.context.release()
+
+    def _release_town(self) -> None:
+        for thing in (self._id_pass, self._chunks, self._texture):
+            if thing is not None:
+                thing.release()
+        self._id_pass = None
 
     def __enter__(self) -> Renderer:
         return self
@@ -121,20 +148,19 @@ class Renderer:
         for thing in (*self._arrays.values(), *self._programs.values()):
             thing.release()
         on = self._look.switches
-        for name in ("STATIC", "ACTOR", "SHADOW", "SKY"):
+        for name in ("STATIC", "ACTOR", "SHADOW", "SKY", "SUN"):
             vertex, fragment = (getattr(shaders, f"{name}_{stage}") for stage in ("VERTEX", "FRAGMENT"))
             self._programs[name] = self.context.program(shaders.source(vertex, on), shaders.source(fragment, on))
-        vertices, indices = self._static
         make = self.context.vertex_array
-        static = [(vertices, mesh.VERTEX_FORMAT, *mesh.VERTEX_NAMES)]
-        self._arrays["STATIC"] = make(self._programs["STATIC"], static, index_buffer=indices, skip_errors=True)
-        self._arrays["SKY"] = make(self._programs["SKY"], [(self._corners, "2f4", "in_corner")])
-        for name, shape in self._shapes.items():
-            rows = (self._instances[name], tables.INSTANCE_FORMAT, *tables.INSTANCE_NAMES)
-            parts = (shape, actor_mesh.VERTEX_FORMAT, *actor_mesh.VERTEX_NAMES)
-            self._arrays[name] = make(self._programs["ACTOR"], [parts, rows], skip_errors=True)
-            shadow = [(self._corners, "2f4", "in_corner"), (self._instances[name], tables.SHADOW_FORMAT, *tables.SHADOW_NAMES)]
-            self._arrays["shadow " + name] = make(self._programs["SHADOW"], shadow)
+        static = [(self._chunks.vertices, mesh.VERTEX_FORMAT, *mesh.VERTEX_NAMES)]
+        self._arrays["STATIC"] = make(
+            self._programs["STATIC"], static, index_buffer=self._chunks.indices, skip_errors=True
+        )
+        self._arrays["SKY"] = make(self._programs["SKY"], [(self._dome, "3f4", "in_ray")])
+        self._arrays["SUN"] = make(self._programs["SUN"], [(self._corners, "2f4", "in_corner")])
+        self._arrays["ACTOR"] = make(self._programs["ACTOR"], self._things.content(), skip_errors=True)
+        shadow = [(self._corners, "2f4", "in_corner"), self._things.shadow_content()]
+        self._arrays["SHADOW"] = make(self._programs["SHADOW"], shadow, skip_errors=True)
         self._set_look()
 
     def _set(self, **values: object) -> None:
@@ -163,49 +189,37 @@ class Renderer:
         to_ego[:3, 3] = -to_ego[:3, :3] @ (ego.x, ego.y, ego.z)
         self._set(u_time=time, u_drift=(0.002 * time, 0.001 * time), u_ego=tuple(to_ego.T.ravel()))
 
-    def _upload(self, actors: Sequence[ActorView], ego: Pose, lights: Mapping[int, LightState]) -> dict[str, int]:
-        rows = tables.actor_rows(actors, np.array([ego.x, ego.y]))
+    def _collect(self, actors: Sequence[ActorView], ego: Pose, lights: Mapping[int, LightState]) -> tuple[np.ndarray, np.ndarray]:
+        """Instances of the actors and signal heads around the ego, and their shapes."""
+        rows, shapes = tables.actor_rows(actors, np.array([ego.x, ego.y]))
         heads = tables.head_rows(self.town.heads, lights, len(actors) + 1)
-        near = np.hypot(heads["place"][:, 0] - ego.x, heads["place"][:, 1] - ego.y) < SIGNAL_RANGE_M
-        rows["signal"] = heads[near]
-        counts = {}
-        for name, table in rows.items():
-            if len(table) > MAX_INSTANCES:
-                raise ConfigError(f"at most {MAX_INSTANCES} instances of {name} can be drawn, got {len(table)}")
-            counts[name] = len(table)
-            if len(table):
-                self._instances[name].write(table.tobytes())
-        return counts
+        heads = heads[np.hypot(heads["place"][:, 0] - ego.x, heads["place"][:, 1] - ego.y) < SIGNAL_RANGE_M]
+        shapes = np.concatenate([shapes, np.full(len(heads), tables.SHAPE_NAMES.index("signal"))])
+        return np.concatenate([rows, heads]), shapes
 
-    def _draw(self, view: View, counts: dict[str, int]) -> None:
+    def _draw(self, view: View, rows: np.ndarray, shapes: np.ndarray) -> None:
         gl = self.context
         self._set(u_matrix=tuple(view.matrix.T.ravel()), u_eye=tuple(view.eye))
-        camera = view.camera
-        half = camera.width / (2.0 * camera.focal_px), camera.height / (2.0 * camera.focal_px)
-        rays = np.stack([view.rotation[0] * half[0], view.rotation[1] * half[1], view.rotation[2]])
-        self._set(u_rays=tuple(rays.ravel()))
         gl.enable_only(moderngl.DEPTH_TEST | moderngl.CULL_FACE)
         gl.front_face, gl.depth_func = "cw", "<="
-        for name, count in counts.items():
-            if count:
-                self._arrays[name].render(instances=count)
-        self._draw_town(view)
+        (count,) = self._things.upload([in_view(view, rows, shapes)])
+        if count:
+            self._things.draw(self._arrays["ACTOR"])
+        self._chunks.draw(self._arrays["STATIC"], view)
         gl.enable_only(moderngl.DEPTH_TEST)
-        self._arrays["SKY"].render(moderngl.TRIANGLE_STRIP)
+        self._arrays["SKY"].render(moderngl.TRIANGLES)
         gl.enable_only(moderngl.DEPTH_TEST | moderngl.BLEND)
         self._frame.depth_mask = False
-        for name, count in counts.items():
-            if count and name != "signal":
-                self._arrays["shadow " + name].render(moderngl.TRIANGLE_STRIP, instances=count)
+        self._arrays["SUN"].render(moderngl.TRIANGLE_STRIP)
+        if count:
+            self._arrays["SHADOW"].render(moderngl.TRIANGLE_STRIP, instances=count)
         self._frame.depth_mask = True
 
-    def _draw_town(self, view: View) -> None:
-        """Chunks in view, near ones first (they hide the rest before it is shaded)."""
-        town = self.town.mesh
-        seen = np.flatnonzero(view.visible(town.centre, town.radius, SURFACE_RANGE_M))
-        distance = np.linalg.norm(town.centre[seen] - view.eye, axis=1) - town.radius[seen]
-        keep = ~town.detail[seen] | (distance < DETAIL_RANGE_M)
-        order = seen[keep][np.argsort(distance[keep], kind="stable")]
-        array = self._arrays["STATIC"]
-        for chunk in order.tolist():
-            array.render(vertices=int(town.count[chunk]), first=int(town.first[chunk]))
+
+def dome(around: int = 48, up: int = 14) -> np.ndarray:
+    """(N, 3) f4 unit rays: triangles of a sky dome, from a little below the horizon, denser near it."""
+    turn = np.linspace(0.0, 2 * np.pi, around + 1)
+    height = np.concatenate(([-0.35, -0.02], np.pi / 2 * np.linspace(0.0, 1.0, up - 1) ** 1.5))
+    h, t = np.meshgrid(height, turn, indexing="ij")
+    rays = np.stack([np.cos(h) * np.cos(t), np.cos(h) * np.sin(t), np.sin(h)], -1).reshape(-1, 3)
+    return rays[mesh.ribbon_triangles(up + 1, around + 1)].reshape(-1, 3).astype("f4")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wamdiff2_sim.render import textures
-from wamdiff2_sim.render.mesh import MeshBuilder, ribbon_triangles
+from wamdiff2_sim.render.mesh import MeshBuilder, Tier, ribbon_triangles
 from wamdiff2_sim.render.occupancy import Occupancy, Terrain
 from wamdiff2_sim.roads.roadmap import Lane, RoadMap, offset_polyline, polyline_headings
 
@@ -35,11 +35,28 @@ def add_roads(builder: MeshBuilder, town: RoadMap, terrain: Terrain, lanes_only:
         _add_crosswalk(builder, np.asarray(corners, np.float64))
 
 
+PIECE_M = 30.0
+
+
+def pieces(lane: Lane) -> list[np.ndarray]:
+    """The kept point indices (`thin`) cut into runs of about PIECE_M that share their end points."""
+    keep = thin(lane)
+    count = max(1, round(lane.length / PIECE_M))
+    cuts = np.searchsorted(lane.s[keep], np.linspace(0.0, lane.length, count + 1)[1:-1])
+    bounds = np.unique(np.concatenate(([0], cuts, [len(keep) - 1])))
+    return [keep[a : b + 1] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+
+
+def coarse(keep: np.ndarray) -> np.ndarray:
+    """Every third index, and the last."""
+    return np.unique(np.append(keep[::3], keep[-1]))
+
+
 def thin(lane: Lane) -> np.ndarray:
-    """Indices of lane points to keep: every one in sharp bends, every fourth on straight stretches; both ends."""
+    """Indices of lane points to keep: about one in 2 m in sharp bends, one in 10 m on straight stretches; both ends."""
     turn = np.abs(np.gradient(lane.headings))
     climb = np.abs(np.gradient(np.gradient(lane.points[:, 2].astype(np.float64))))
-    need = np.where((turn > 0.02) | (climb > 0.02), 1.0, np.where(turn > 0.004, 0.5, 0.25))
+    need = np.where((turn > 0.03) | (climb > 0.03), 0.5, np.where((turn > 0.004) | (climb > 0.004), 0.3, 0.1))
     keep = np.flatnonzero(np.diff(np.floor(np.cumsum(need) - need[0]), prepend=-1.0) > 0)
     return np.unique(np.append(keep, len(lane.points) - 1))
 
@@ -61,15 +78,17 @@ def _sheet(builder: MeshBuilder, lines: list[np.ndarray], colours: list[np.ndarr
 
 
 def _add_surface(builder: MeshBuilder, lane: Lane, asphalt: np.ndarray) -> None:
-    keep = thin(lane)
-    points, headings = lane.points[keep].astype(np.float64), lane.headings[keep]
-    outer = SHOULDER_M if lane.right_id < 0 and not lane.has_sidewalk_right else 0.05
-    offsets = np.array([0.5 * lane.width + 0.05, 0.22 * lane.width, 0.0, -0.22 * lane.width, -0.5 * lane.width - outer])
-    tone = np.array([1.0, 0.90, 1.03, 0.90, 1.0]) if lane.junction_id < 0 else np.ones(5)  # wheel tracks are darker
-    if lane.junction_id >= 0:
-        offsets, tone = offsets[[0, 2, 4]], tone[[0, 2, 4]]
-    lines = [offset_polyline(points, headings, offset) for offset in offsets]
-    _sheet(builder, lines, [asphalt * t for t in tone], textures.ASPHALT, wet=1.0)
+    outer = SHOULDER_M if lane.right_id < 0 and not lane.has_sidewalk_right else 0.15
+    offsets = np.array([0.5, 0.22, -0.22, -0.5]) * lane.width + (0.05, 0.0, 0.0, -outer)
+    tone = (1.04, 0.90, 0.90, 1.04) if lane.junction_id < 0 else (1.0, 1.0, 1.0, 1.0)  # worn where the wheels run
+    for keep in pieces(lane):
+        middle = lane.points[keep[len(keep) // 2], :2]
+        for tier, rows, columns in ((Tier.NEAR, keep, (0, 1, 2, 3)), (Tier.FAR, coarse(keep), (0, 3))):
+            columns = columns if lane.junction_id < 0 else (0, 3)
+            points, headings = lane.points[rows].astype(np.float64), lane.headings[rows]
+            lines = [offset_polyline(points, headings, offsets[c]) for c in columns]
+            colours = [asphalt * (tone[c] if tier == Tier.NEAR else 1.0) for c in columns]
+            _sheet(builder, lines, colours, textures.ASPHALT, wet=1.0, tier=tier, at=middle)
 
 
 def _opposite_twins(town: RoadMap) -> set[int]:
@@ -106,15 +125,15 @@ def _add_mark(builder: MeshBuilder, lane: Lane, line: np.ndarray, kind: str) -> 
     s = np.concatenate(([0.0], np.cumsum(np.hypot(*np.diff(line[:, :2], axis=0).T))))
     starts = np.arange(GAP_M / 2, max(s[-1] - 1.0, 0.0), DASH_M + GAP_M)
     for start in starts:
-        at = np.linspace(start, min(start + DASH_M, s[-1]), 3)
+        at = np.array([start, min(start + DASH_M, s[-1])])
         dash = np.stack([np.interp(at, s, line[:, axis]) for axis in range(3)], 1)
-        _add_stripe(builder, dash[[0, -1]] if lane.width > 90 else dash, np.interp(at, s, headings), colour)
+        _add_stripe(builder, dash, np.interp(at, s, headings), colour)
 
 
 def _add_stripe(builder: MeshBuilder, line: np.ndarray, headings: np.ndarray, colour: np.ndarray) -> None:
     lifted = line + (0.0, 0.0, MARK_Z)
     edges = [offset_polyline(lifted, headings, side * MARK_WIDTH_M / 2) for side in (1, -1)]
-    _sheet(builder, edges, [colour, colour], textures.ASPHALT, wet=0.4)
+    _sheet(builder, edges, [colour, colour], textures.ASPHALT, wet=0.4, tier=Tier.DETAIL)
 
 
 def _add_stop_line(builder: MeshBuilder, lane: Lane) -> None:
@@ -129,7 +148,7 @@ def _add_block(builder: MeshBuilder, middle: np.ndarray, heading: float, length:
     line = middle + np.outer([-length / 2, length / 2], [np.cos(heading), np.sin(heading), 0.0])
     headings = np.full(2, heading)
     edges = [offset_polyline(line, headings, side * width / 2) for side in (1, -1)]
-    _sheet(builder, edges, [WHITE, WHITE], textures.ASPHALT, wet=0.4)
+    _sheet(builder, edges, [WHITE, WHITE], textures.ASPHALT, wet=0.4, tier=Tier.DETAIL)
 
 
 def _add_crosswalk(builder: MeshBuilder, corners: np.ndarray) -> None:
@@ -210,8 +229,8 @@ def _add_sidewalk_run(
     face = np.stack([edge_low, edge], 1).reshape(-1, 3)
     uv = np.stack([np.repeat(np.arange(rows) * 0.5, 2), face[:, 2]], 1)
     tri = ribbon_triangles(rows, 2)
-    builder.add(face, tri, np.repeat(towards_road, 2, 0), uv, kerb * 0.85, detail=True)
-    _sheet(builder, [edge, back], [kerb, kerb], textures.PLAIN, wet=0.3)
+    builder.add(face, tri, np.repeat(towards_road, 2, 0), uv, kerb * 0.85, tier=Tier.DETAIL)
+    _sheet(builder, [edge, back], [kerb, kerb], textures.PLAIN, wet=0.3, tier=Tier.DETAIL)
     _sheet(builder, [back, end], [paving, paving], textures.PAVING, wet=0.5)
     rear = np.stack([end, line(SIDEWALK_M, -0.6)], 1).reshape(-1, 3)
-    builder.add(rear, tri, np.repeat(-towards_road, 2, 0), uv, kerb * 0.6, detail=True)
+    builder.add(rear, tri, np.repeat(-towards_road, 2, 0), uv, kerb * 0.6, tier=Tier.DETAIL)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wamdiff2_sim.render import textures
-from wamdiff2_sim.render.mesh import MeshBuilder, box_faces, ribbon_triangles
+from wamdiff2_sim.render.mesh import MeshBuilder, Tier, box_faces, ribbon_triangles
 from wamdiff2_sim.render.occupancy import Occupancy, Terrain
 from wamdiff2_sim.render.road_mesh import SIDEWALK_M, UP
 from wamdiff2_sim.roads.roadmap import Lane, RoadMap, offset_polyline
@@ -41,15 +41,32 @@ def random_style(rng: np.random.Generator) -> Style:
 
 
 def add_ground(builder: MeshBuilder, terrain: Terrain, lanes_wide: Occupancy, style: Style) -> None:
-    """Grass on the terrain grid, a little below the roads."""
-    rows, columns = terrain.z.shape
-    i, j = np.meshgrid(np.arange(rows), np.arange(columns), indexing="ij")
-    flat = np.stack([i.ravel(), j.ravel()], 1) * terrain.cell + terrain.low
-    sink = np.where(lanes_wide.taken(flat), 0.28, 0.10)
-    pos = np.concatenate([flat, (terrain.z.ravel() - sink)[:, None]], 1)
+    """Grass a little below the roads: coarse squares, fine ones where the ground is not flat."""
+    block = 4
+    rows, columns = ((n - 1) // block for n in terrain.z.shape)
+    tiles = [terrain.z[i : i + rows * block : 1, j : j + columns * block] for i in (0, 1) for j in (0, 1)]
+    spread = np.stack(tiles).reshape(4, rows, block, columns, block)
+    flat = spread.max(axis=(0, 2, 4)) - spread.min(axis=(0, 2, 4)) < 0.12
+    for step, chosen in ((block, flat), (1, ~flat)):
+        corner = np.argwhere(chosen) * block
+        inner = np.stack(np.meshgrid(np.arange(0, block, step), np.arange(0, block, step), indexing="ij"), -1).reshape(-1, 2)
+        corner = (corner[:, None] + inner).reshape(-1, 2)
+        if len(corner):
+            _add_ground_squares(builder, terrain, lanes_wide, style, corner, step)
+
+
+def _add_ground_squares(
+    builder: MeshBuilder, terrain: Terrain, lanes_wide: Occupancy, style: Style, corner: np.ndarray, step: int
+) -> None:
+    """Squares of `step` terrain cells whose low corners are the grid indices (N, 2)."""
+    grid = (corner[:, None] + np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) * step).reshape(-1, 2)
+    grid, where = np.unique(grid, axis=0, return_inverse=True)
+    flat = grid * terrain.cell + terrain.low
+    sink = np.where(lanes_wide.taken(flat) & (step == 1), 0.25, 0.10)
+    pos = np.column_stack([flat, terrain.z[tuple(grid.T)] - sink])
     wave = np.sin(flat[:, 0] * 0.03 + np.sin(flat[:, 1] * 0.04)) + np.sin(flat[:, 1] * 0.05 + 2 * np.sin(flat[:, 0] * 0.023))
     colour = style.grass * (1.0 + 0.12 * wave[:, None]) + np.array([0.04, 0.02, 0.0]) * np.clip(wave, 0, 2)[:, None]
-    triangles = ribbon_triangles(rows, columns)[:, [0, 2, 1]]  # columns run to the left of rows' direction here
+    triangles = where.reshape(-1, 4)[:, [0, 1, 2, 0, 2, 3]].reshape(-1, 3)
     builder.add(pos, triangles, UP, flat / textures.SCALE_M[textures.GRASS], colour, layer=textures.GRASS, wet=0.1)
 
 
@@ -150,22 +167,31 @@ def add_trees(builder: MeshBuilder, places: np.ndarray, terrain: Terrain, style:
     quads, normals = box_faces(ground, yaw, trunk)
     bark = np.array([0.25, 0.19, 0.14])
     builder.add_quads(
-        quads[:, :4].reshape(-1, 4, 3), normals[:, :4].reshape(-1, 3), np.zeros((n * 4, 4, 2)), bark, detail=True
+        quads[:, :4].reshape(-1, 4, 3), normals[:, :4].reshape(-1, 3), np.zeros((n * 4, 4, 2)), bark, tier=Tier.DETAIL
     )
-    ball, faces = _icosahedron()
     tone = style.leaf * rng.uniform(0.75, 1.25, (n, 1)) + np.array([0.05, 0.02, 0.0]) * rng.random((n, 1))
-    for share, height, lean in ((1.0, 3.7, 0.0), (0.72, 4.9, 0.7)):
+    lean = np.stack([np.cos(yaw), np.sin(yaw), np.zeros(n)], 1) * 0.7
+    fine, rough = _icosahedron(), _octahedron()
+    for tier, (ball, faces), share, height, shift in (
+        (Tier.NEAR, fine, 1.0, 3.7, 0.0), (Tier.NEAR, fine, 0.72, 4.9, 1.0), (Tier.FAR, rough, 1.3, 4.1, 0.4),
+    ):  # fmt: skip
         radius = size[:, None] * share * rng.uniform((1.5, 1.5, 1.4), (2.3, 2.3, 2.2), (n, 3))
-        jitter = rng.uniform(0.8, 1.2, (n, len(ball), 1))
-        middle = ground + np.stack([lean * np.cos(yaw) * size, lean * np.sin(yaw) * size, height * size], 1)
-        pos = middle[:, None] + ball * jitter * radius[:, None]
+        middle = ground + (lean * shift + (0.0, 0.0, height)) * size[:, None]
+        pos = middle[:, None] + ball * rng.uniform(0.8, 1.2, (n, len(ball), 1)) * radius[:, None]
         triangles = (faces[None] + np.arange(n)[:, None, None] * len(ball)).reshape(-1, 3)
         shade = (0.72 + 0.38 * (ball[:, 2] + 1) / 2)[None, :, None] * tone[:, None]
         uv = np.stack([np.arctan2(ball[:, 1], ball[:, 0]), ball[:, 2] * 2], -1) / 3.0
         builder.add(
             pos.reshape(-1, 3), triangles, np.tile(ball, (n, 1)), np.tile(uv, (n, 1)), shade.reshape(-1, 3),
-            layer=textures.FOLIAGE,
+            layer=textures.FOLIAGE, tier=tier, at=np.repeat(places[:, :2], len(faces), 0),
         )  # fmt: skip
+
+
+def _octahedron() -> tuple[np.ndarray, np.ndarray]:
+    """Unit vertices (6, 3) and outward faces (8, 3)."""
+    corners = np.array([[1, 0, 0], [0, 1, 0], [-1, 0, 0], [0, -1, 0], [0, 0, 1], [0, 0, -1]], float)
+    ring = [(i, (i + 1) % 4) for i in range(4)]
+    return corners, np.array([(a, b, 4) for a, b in ring] + [(b, a, 5) for a, b in ring])
 
 
 def _icosahedron() -> tuple[np.ndarray, np.ndarray]:
@@ -207,7 +233,7 @@ def add_boxes(builder: MeshBuilder, base: np.ndarray, yaw: np.ndarray, size: tup
     under = quads[:, 4:5, ::-1] - (0.0, 0.0, size[2])
     quads = np.concatenate([quads, under], 1).reshape(-1, 4, 3)
     normals = np.concatenate([normals, np.broadcast_to(-UP, (len(base), 1, 3))], 1).reshape(-1, 3)
-    builder.add_quads(quads, normals, np.zeros((len(quads), 4, 2)), colour, detail=True, emissive=emissive)
+    builder.add_quads(quads, normals, np.zeros((len(quads), 4, 2)), colour, tier=Tier.DETAIL, emissive=emissive)
 
 
 def add_signal_poles(builder: MeshBuilder, town: RoadMap, terrain: Terrain) -> None:

@@ -21,9 +21,13 @@ vec3 daylight(vec3 n) {
 """
 
 _FOG = """
+uniform float u_fog;         // per metre, base 2; worked out at the vertices, where points behind the eye count as clearer than clear
+float clear(vec4 clip) { return exp2(-u_fog * max(clip.w, -20.0)); }
+"""
+
+_FOGGED = """
 uniform vec3 u_fog_colour;
-uniform float u_fog;         // per metre, base 2
-vec3 fogged(vec3 colour) { return mix(u_fog_colour, colour, exp2(-u_fog / gl_FragCoord.w)); }
+vec3 fogged(vec3 colour, float clear) { return mix(u_fog_colour, colour, min(clear, 1.0)); }
 """
 
 _BEAM = """
@@ -38,9 +42,9 @@ vec3 beam(vec3 p) {          // the ego's dipped beam at a point of the ego fram
 }
 """
 
-STATIC_VERTEX = _COMMON + _BEAM + """
+STATIC_VERTEX = _COMMON + _FOG + _BEAM + """
 in vec3 in_pos; in vec2 in_uv; in vec4 in_normal; in vec4 in_colour; in vec4 in_extra;
-out vec3 v_uv; out vec3 v_colour;
+out vec3 v_uv; out vec4 v_colour;   // v_colour.a: how little fog
 #ifdef WET
 out vec2 v_wet;
 #endif
@@ -49,6 +53,7 @@ out vec3 v_ego; out vec3 v_light;
 #endif
 void main() {
     gl_Position = u_matrix * vec4(in_pos, 1.0);
+    v_colour.a = clear(gl_Position);
     v_uv = vec3(in_uv, floor(in_extra.z * 255.0 + 0.5));
     vec3 n = unit(in_normal);
     vec3 light = daylight(n);
@@ -60,18 +65,18 @@ void main() {
 #ifdef NIGHT
     v_ego = (u_ego * vec4(in_pos, 1.0)).xyz;
     v_light = mix(light + vec3(1.0, 0.82, 0.55) * (u_lamps * in_extra.x), vec3(1.0), in_colour.a);
-    v_colour = in_colour.rgb * 1.275;
+    v_colour.rgb = in_colour.rgb * 1.275;
 #else
-    v_colour = in_colour.rgb * mix(light, vec3(1.0), in_colour.a) * 1.275;
+    v_colour.rgb = in_colour.rgb * mix(light, vec3(1.0), in_colour.a) * 1.275;
 #endif
 }
 """
 
-STATIC_FRAGMENT = _FOG + _BEAM + """
+STATIC_FRAGMENT = _FOGGED + _BEAM + """
 uniform sampler2DArray u_texture;
 uniform vec3 u_reflection;
 uniform float u_wet;
-in vec3 v_uv; in vec3 v_colour;
+in vec3 v_uv; in vec4 v_colour;
 #ifdef WET
 in vec2 v_wet;
 #endif
@@ -81,7 +86,7 @@ in vec3 v_ego; in vec3 v_light;
 out vec4 f_colour;
 void main() {
     vec4 t = texture(u_texture, v_uv);
-    vec3 colour = t.rgb * v_colour;
+    vec3 colour = t.rgb * v_colour.rgb;
 #ifdef WET
     colour *= 1.0 - 0.38 * u_wet * v_wet.x;
 #endif
@@ -91,18 +96,18 @@ void main() {
 #ifdef WET
     colour = mix(colour, u_reflection, min(u_wet * v_wet.y * (0.35 + 1.1 * t.a), 0.85));
 #endif
-    f_colour = vec4(fogged(colour), 1.0);
+    f_colour = vec4(fogged(colour, v_colour.a), 1.0);
 }
 """
 
-ACTOR_VERTEX = _COMMON + _BEAM + """
+ACTOR_VERTEX = _COMMON + _FOG + _BEAM + """
 uniform float u_time; uniform float u_night; uniform vec3 u_mirror_low; uniform vec3 u_mirror_high;
 in vec3 in_pos; in vec4 in_normal;
 in vec4 in_place;            // x, y, z, yaw
 in vec4 in_size;             // length, width, height, gait
 in vec4 in_paint;            // rgb, flags
 in vec4 in_second;           // rgb, skin tone
-out vec3 v_colour;
+out vec4 v_colour;
 
 const vec3 SKIN_A = vec3(0.92, 0.72, 0.58), SKIN_B = vec3(0.36, 0.24, 0.17);
 
@@ -150,14 +155,14 @@ void main() {
     else if (part == 16) { base = vec3(0.02, 0.13, 0.06) * light; glow = lamp == 3 ? vec3(0.08, 1.0, 0.45) : vec3(0.0); }
     else if (part == 17) base = vec3(0.045, 0.047, 0.05) * light;
     else base = vec3(0.82, 0.82, 0.76) * light;
-    v_colour = dot(glow, glow) > 0.0 ? glow : base;
+    v_colour = vec4(dot(glow, glow) > 0.0 ? glow : base, clear(gl_Position));
 }
 """
 
-ACTOR_FRAGMENT = _FOG + """
-in vec3 v_colour;
+ACTOR_FRAGMENT = _FOGGED + """
+in vec4 v_colour;
 out vec4 f_colour;
-void main() { f_colour = vec4(fogged(v_colour), 1.0); }
+void main() { f_colour = vec4(fogged(v_colour.rgb, v_colour.a), 1.0); }
 """
 
 ID_VERTEX = """
@@ -176,10 +181,10 @@ ID_FRAGMENT = "flat in vec4 v_id; out vec4 f_colour; void main() { f_colour = v_
 ID_STATIC_VERTEX = "uniform mat4 u_matrix; in vec3 in_pos; void main() { gl_Position = u_matrix * vec4(in_pos, 1.0); }"
 ID_STATIC_FRAGMENT = "out vec4 f_colour; void main() { f_colour = vec4(0.0); }"
 
-SHADOW_VERTEX = """
+SHADOW_VERTEX = _FOG + """
 uniform mat4 u_matrix; uniform vec2 u_shift;   // shadow displacement per metre of height
-in vec2 in_corner; in vec4 in_place; in vec4 in_size;
-out vec2 v_at;
+in vec2 in_corner; in vec4 in_place; in vec4 in_size; in vec4 in_paint;
+out vec3 v_at;
 void main() {
     vec2 stretch = vec2(0.58, 0.62);
     float c = cos(in_place.w), s = sin(in_place.w);
@@ -187,41 +192,64 @@ void main() {
     vec2 flat_p = vec2(c * p.x - s * p.y, s * p.x + c * p.y);
     flat_p += u_shift * in_size.z * 0.5 * (1.0 + clamp(dot(normalize(flat_p + 1e-5), normalize(u_shift + 1e-5)), -1.0, 1.0));
     gl_Position = u_matrix * vec4(in_place.xy + flat_p, in_place.z + 0.045, 1.0);
-    v_at = in_corner;
+    if (in_paint.a > 0.06) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);   // signal heads (a lamp number in the flags) have none
+    v_at = vec3(in_corner, clear(gl_Position));
 }
 """
-SHADOW_FRAGMENT = _FOG + """
+SHADOW_FRAGMENT = """
 uniform float u_shadow;
-in vec2 v_at;
+in vec3 v_at;
 out vec4 f_colour;
 void main() {
-    vec2 d = clamp((1.0 - abs(v_at)) * 3.0, 0.0, 1.0);
-    f_colour = vec4(0.0, 0.0, 0.0, d.x * d.y * u_shadow * exp2(-u_fog / gl_FragCoord.w));
+    vec2 d = clamp((1.0 - abs(v_at.xy)) * 3.0, 0.0, 1.0);
+    f_colour = vec4(0.0, 0.0, 0.0, d.x * d.y * u_shadow * min(v_at.z, 1.0));
 }
 """
 
 SKY_VERTEX = """
-uniform mat3 u_rays;         // columns: right and down half extents, forward
-in vec2 in_corner;
-out vec3 v_ray;
-void main() { gl_Position = vec4(in_corner, 1.0, 1.0); v_ray = u_rays * vec3(in_corner, 1.0); }
+uniform mat4 u_matrix; uniform vec3 u_eye;
+uniform vec3 u_horizon; uniform vec3 u_zenith; uniform vec3 u_sun; uniform vec3 u_glow; uniform vec2 u_drift;
+in vec3 in_ray;              // a dome around the eye
+out vec3 v_colour; out vec3 v_cloud;
+void main() {
+    gl_Position = (u_matrix * vec4(u_eye + in_ray * 100.0, 1.0)).xyww;
+    float up = max(in_ray.z, 0.0);
+    float near = max(dot(in_ray, u_sun), 0.0);
+    v_colour = mix(u_horizon, u_zenith, 1.0 - pow(1.0 - up, 3.0)) + u_glow * (0.2 * pow(near, 8.0) + 0.5 * pow(near, 60.0));
+    v_cloud = vec3(in_ray.xy / (up + 0.15) * 0.22 + u_drift, smoothstep(0.0, 0.12, in_ray.z));
+}
 """
 SKY_FRAGMENT = """
-uniform sampler2DArray u_texture;
-uniform vec3 u_horizon; uniform vec3 u_zenith; uniform vec3 u_sun; uniform vec3 u_glow; uniform vec4 u_cloud; uniform vec2 u_drift;
-in vec3 v_ray;
+uniform sampler2DArray u_texture; uniform vec4 u_cloud;
+in vec3 v_colour; in vec3 v_cloud;
 out vec4 f_colour;
 void main() {
-    vec3 ray = normalize(v_ray);
-    float up = max(ray.z, 0.0);
-    vec3 colour = mix(u_horizon, u_zenith, 1.0 - (1.0 - up) * (1.0 - up) * (1.0 - up));
-    float near = max(dot(ray, u_sun), 0.0);
-    float near2 = near * near, near8 = near2 * near2; near8 *= near8;
-    float near32 = near8 * near8; near32 *= near32;
-    colour += u_glow * (0.18 * near8 + 0.5 * near32 * near32 + 6.0 * step(0.9994, near));
-    float cover = texture(u_texture, vec3(ray.xy / (up + 0.15) * 0.22 + u_drift, 6.0)).r * 1.275;
-    cover = smoothstep(u_cloud.a, u_cloud.a + 0.35, cover) * smoothstep(0.0, 0.12, ray.z);
-    f_colour = vec4(mix(colour, u_cloud.rgb, cover), 1.0);
+    float cover = texture(u_texture, vec3(v_cloud.xy, 6.0)).r * 1.275;
+    cover = clamp((cover - u_cloud.a) * 3.0, 0.0, 1.0) * v_cloud.z;
+    f_colour = vec4(mix(v_colour, u_cloud.rgb, cover), 1.0);
+}
+"""
+
+SUN_VERTEX = """
+uniform mat4 u_matrix; uniform vec3 u_eye; uniform vec3 u_sun;
+in vec2 in_corner;
+out vec2 v_at;
+void main() {
+    vec3 side = normalize(vec3(-u_sun.y, u_sun.x, 0.0));
+    vec3 up = cross(u_sun, side);
+    vec3 ray = u_sun + (side * in_corner.x + up * in_corner.y) * 0.045;
+    gl_Position = (u_matrix * vec4(u_eye + ray * 100.0, 1.0)).xyww;
+    v_at = in_corner;
+}
+"""
+SUN_FRAGMENT = """
+uniform vec3 u_glow;
+in vec2 v_at;
+out vec4 f_colour;
+void main() {
+    float d = length(v_at);
+    float strength = clamp((0.62 - d) * 12.0, 0.0, 1.0) + 0.35 * clamp(1.0 - d, 0.0, 1.0);
+    f_colour = vec4(vec3(1.0, 0.98, 0.92), strength * clamp(max(u_glow.r, u_glow.b) * 1.3, 0.0, 1.0));
 }
 """
 
