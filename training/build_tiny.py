@@ -31,9 +31,9 @@ VISION = {
     "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": 256, "num_position_embeddings": 400,
     "deepstack_visual_indexes": [1, 3], "hidden_act": "gelu_pytorch_tanh",
 }
+CAMERAS = ("cam_front", "cam_front_left", "cam_front_right")
 IMAGE_SIZES = {
     "cam_front": [320, 192], "cam_front_left": [160, 96], "cam_front_right": [160, 96],
-    "cam_back": [160, 96], "cam_back_left": [160, 96], "cam_back_right": [160, 96],
 }
 
 
@@ -43,8 +43,7 @@ def block_diffusion_entry(mask_token_id: int) -> dict:
         "mask_token_id": mask_token_id, "prediction": "next", "context": "causal",
         "block_sizes": [1, 4, 8, 16, 32],
         "answer_formats": {"plan": "fixed", "detect": "fixed", "ask": "text"},
-        "cameras": ["cam_front", "cam_front_left", "cam_front_right"],
-        "image_sizes": IMAGE_SIZES, "max_new_tokens": {"plan": 96, "detect": 97, "ask": 32}, "prompt": "wamdiff2-1",
+        "cameras": list(CAMERAS), "image_sizes": IMAGE_SIZES, "max_new_tokens": {"plan": 96, "detect": 97, "ask": 32}, "prompt": "wamdiff2-1",
     }
 
 

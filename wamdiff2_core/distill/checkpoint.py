@@ -57,7 +57,7 @@ def save_weights(model: nn.Module, folder: Path, state: dict[str, torch.Tensor] 
     config = model.config.to_dict()
     config["architectures"] = ["Qwen3VLForConditionalGeneration"]
     config["dtype"] = str(dtype).removeprefix("torch.")
-    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def replace_folder(new: Path, target: Path) -> None:

@@ -61,7 +61,7 @@ class Recipe:
     holdout: int = 0  # shards with a number divisible by this are for evaluation
     augment: float = 1.0
     cameras: tuple[str, ...] = ("cam_front", "cam_front_left", "cam_front_right")
-    prompt_room: dict[str, int] = field(default_factory=lambda: {"plan": 176, "detect": 112, "ask": 144})
+    prompt_room: dict[str, int] = field(default_factory=lambda: {"plan": 160, "detect": 112, "ask": 144})
     # machine
     device: str = "cpu"
     bf16: bool = False

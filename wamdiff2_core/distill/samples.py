@@ -41,7 +41,7 @@ class DataSpec:
     checkpoint: str
     sizes: tuple[tuple[int, int], ...] = ((320, 192), (160, 96), (160, 96))
     prompts: dict[str, int] = field(default_factory=lambda: {"plan": 3, "detect": 1, "ask": 3})
-    prompt_room: dict[str, int] = field(default_factory=lambda: {"plan": 176, "detect": 112, "ask": 144})
+    prompt_room: dict[str, int] = field(default_factory=lambda: {"plan": 160, "detect": 112, "ask": 144})
     answer_room: dict[str, int] = field(default_factory=lambda: {"plan": 96, "detect": 96, "ask": 32})
     velocity_noise_mps: float = 0.3
     acceleration_noise_mps2: float = 0.3
