@@ -42,7 +42,8 @@ class RecorderNode(Node):
     def close(self) -> None:
         """Finish the bag; without this it has no metadata."""
         self._bag.close()
-        self.get_logger().info(f"{self._bag.count} messages on {len(self._subscribed)} topics in {self._bag.path}")
+        # print, not the logger: on SIGINT the context is gone by now, and with it /rosout.
+        print(f"recorder: {self._bag.count} messages on {len(self._subscribed)} topics in {self._bag.path}", flush=True)
 
     def _look(self) -> None:
         """Subscribe to topics that are new and wanted and have a publisher."""

@@ -119,8 +119,8 @@ def environment() -> dict[str, str]:
     """The nodes' environment: shared memory large enough for images, unbuffered logs, and who to die with."""
     profile = str(share_folder("config") / "fastdds.xml")
     variables = dict(os.environ)
-    for name in ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE"):
-        variables.setdefault(name, profile)
+    old = variables.get("ROS_DISTRO") in ("humble", "jazzy")
+    variables.setdefault("FASTRTPS_DEFAULT_PROFILES_FILE" if old else "FASTDDS_DEFAULT_PROFILES_FILE", profile)
     variables["PYTHONUNBUFFERED"] = "1"
     variables[SUPERVISED] = str(os.getpid())
     return variables

@@ -56,6 +56,7 @@ class WorldNode(Node):
         self._control_received_s = -1e9
         self._silent = True
         self._question = self._truth = ""
+        self._next_question_s = 0.0
         self._done_s: float | None = None
         self._make_publishers()
         self.create_subscription(VehicleControlMsg, "/world/control", self._control_arrived, CONTROL)
@@ -115,17 +116,18 @@ class WorldNode(Node):
         p, stamp_s = self._p, self.now_s
         self._clock.publish(ClockMsg(clock=cv.time_message(stamp_s)))
         self._odometry.publish(cv.odometry_message(wm.odometry_sample(self._world.state, stamp_s)))
-        if self._steps % p.every(p.image_rate_hz) == 1 or p.every(p.image_rate_hz) == 1:
+        if p.due(self._steps, p.image_rate_hz):
             self._publish_texts()
             self._publish_images(stamp_s)
             self._publish_status(done=False)
-        if self._steps % p.every(p.boxes_rate_hz) == 1:
+        if p.due(self._steps, p.boxes_rate_hz):
             self._boxes.publish(wm.truth_message(self._world.boxes(p.front), stamp_s, self._cameras[p.front]))
 
     def _publish_texts(self) -> None:
         self._instruction.publish(String(data=self._world.instruction))
-        period = self._p.every(1.0 / self._p.question_period_s) if self._p.question_period_s > 0.0 else 0
-        if period and self._steps // period != (self._steps - self._p.every(self._p.image_rate_hz)) // period:
+        period_s = self._p.question_period_s
+        if period_s > 0.0 and self._world.state.time >= self._next_question_s:
+            self._next_question_s += period_s
             self._question, self._truth = self._world.question(self._rng)
             self._questions.publish(String(data=self._question))
         else:
@@ -172,7 +174,7 @@ class _Parameters:
         self.seconds = float(read("seconds", 60.0))  # simulated; 0: until the route ends
         self.step_s = float(read("step_s", 0.05))
         self.image_rate_hz = float(read("image_rate_hz", 10.0))
-        self.boxes_rate_hz = float(read("boxes_rate_hz", 2.0))
+        self.boxes_rate_hz = float(read("boxes_rate_hz", 2.0))  # 0: never
         self.question_period_s = float(read("question_period_s", 4.0))  # 0: no questions
         self.cars = int(read("cars", 25))
         self.walkers = int(read("walkers", 12))
@@ -184,9 +186,9 @@ class _Parameters:
         self.wait_limit_s = float(read("wait_limit_s", 120.0))
         self.front = str(read("front_camera", "cam_front"))
 
-    def every(self, rate_hz: float) -> int:
-        """Steps between two events of that rate, at least one."""
-        return max(1, round(1.0 / (rate_hz * self.step_s)))
+    def due(self, step: int, rate_hz: float) -> bool:
+        """Whether something at that rate (0: never) happens after `step` (the first is 1)."""
+        return rate_hz > 0.0 and (step - 1) % max(1, round(1.0 / (rate_hz * self.step_s))) == 0
 
 
 def main(args: list[str] | None = None) -> int:
