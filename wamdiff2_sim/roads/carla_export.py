@@ -67,7 +67,7 @@ def convert(town: str) -> RoadMap:
                 starts.setdefault(_key(waypoint), waypoint)
         links.setdefault(_key(start), set()).add(_key(following))
     numbers = {key: number for number, key in enumerate(sorted(starts))}
-    lanes = {numbers[key]: _lane(world, key, starts[key], numbers, limits) for key in sorted(starts)}
+    lanes = {numbers[key]: _lane(key, starts, numbers, limits) for key in sorted(starts)}
     for key, following_keys in links.items():
         lanes[numbers[key]].successors = sorted(numbers[k] for k in following_keys if k in numbers and k != key)
     link_predecessors(lanes)
@@ -94,13 +94,14 @@ def _key(waypoint: Any) -> Key:
     return waypoint.road_id, waypoint.section_id, waypoint.lane_id
 
 
-def _lane(world: Any, key: Key, start: Any, numbers: dict[Key, int], limits: dict[int, float]) -> Lane:
+def _lane(key: Key, starts: dict[Key, Any], numbers: dict[Key, int], limits: dict[int, float]) -> Lane:
     """Lane of one OpenDRIVE lane section, its end completed by the begin of what follows."""
+    start = starts[key]
     waypoints = [start, *(w for w in start.next_until_lane_end(STEP_M) if _key(w) == key)]
     line = np.array([_location(w.transform.location) for w in waypoints])
-    exits = [w for w in waypoints[-1].next(STEP_M) if _key(w) != key]
-    if exits:
-        line = np.concatenate([line, [_location(exits[0].transform.location)]])
+    begins = [starts[_key(w)] for w in waypoints[-1].next(STEP_M) if _key(w) != key and _key(w) in starts]
+    if begins and begins[0].transform.location.distance(waypoints[-1].transform.location) < 2.0 * STEP_M:
+        line = np.concatenate([line, [_location(begins[0].transform.location)]])
     line = line[np.concatenate(([True], np.hypot(*np.diff(line[:, :2], axis=0).T) > 0.02))]
     if len(line) < 2:
         forward = start.transform.get_forward_vector()
