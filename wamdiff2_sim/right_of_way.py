@@ -12,7 +12,9 @@ from wamdiff2_sim.lane_graph import LaneGraph
 from wamdiff2_sim.types import LightState
 
 CLEARANCE_M = 0.5
-IMPATIENT_S = 8.0
+IMPATIENT_S = 8.0  # then those who are let in but stand outside do not count any more
+BLOCK_EXIT_S = 30.0
+NOT_IN_YET_M = -5.0
 FAIR_S = 5.0
 GIVE_BACK_S = 5.0
 SLOW_MPS = 0.5
@@ -73,7 +75,7 @@ class RightOfWay:
         fleet.granted &= ~stop & ~((fleet.still > GIVE_BACK_S) & (entries.distance > 0.3))
         decide = np.maximum(6.0, fleet.speed * fleet.speed / 4.4 + 0.6 * fleet.speed + 2.0)
         asks = fleet.active & (entries.slot > 0) & ~fleet.granted & ~stop & (entries.distance < decide)
-        fleet.asked_at[~asks & ~fleet.granted & ~stop] = np.inf
+        fleet.asked_at[~asks & ~fleet.granted] = np.inf
         candidates = np.flatnonzero(asks & (gap > entries.distance - 0.5))
         if len(candidates) == 0:
             return
@@ -83,7 +85,7 @@ class RightOfWay:
             waited = t - fleet.asked_at[i]
             lanes = self._junction_lanes(fleet, i, int(entries.slot[i]))
             blocked = self._blocked(fleet, i, lanes, holders, impatient=waited > IMPATIENT_S)
-            leaves = waited > IMPATIENT_S or self._exit_free(fleet, i, lanes)
+            leaves = waited > BLOCK_EXIT_S or self._exit_free(fleet, i, lanes)
             fleet.granted[i] = leaves and not blocked
             if leaves and (not blocked or waited > FAIR_S):  # whoever waited long keeps newcomers out
                 holders += self._claims(fleet, i, lanes)
@@ -136,7 +138,8 @@ class RightOfWay:
         return any(
             self._in_the_way(lane, holder, bike)
             for holder in holders
-            if holder.vehicle != i and not (impatient and holder.speed < SLOW_MPS)
+            if holder.vehicle != i
+            and not (impatient and holder.speed < SLOW_MPS and holder.rear_s < NOT_IN_YET_M)
             for lane, _ in lanes
         )
 

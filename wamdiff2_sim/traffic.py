@@ -30,6 +30,7 @@ SPAWN_LATER_M = (55.0, 112.0)
 SPAWN_AHEAD_M = 80.0
 SLOT_STEP_M = 7.0
 FREE_AROUND_M = 13.0
+FOCUS_SHARE, FOCUS_RADIUS_M = 0.5, 14.0
 STILL_S = 0.3  # m/s under which a vehicle counts as standing
 GIVE_UP_STILL_S = 45.0
 REMOVE_STILL_S = 90.0
@@ -46,11 +47,12 @@ class Traffic:
         self.fleet = new_fleet(n, rng)
         self.rules = RightOfWay(graph)
         self._slots = _spawn_slots(graph)
+        self.focus = np.zeros((0, 2))  # places (K, 2) around which half of the vehicles are set down: the ego's way
         self._next_serial = 1
         self._steps = 0
 
     def populate(self, ego_x: float, ego_y: float, ego_yaw: float) -> None:
-        """Set vehicles down anywhere in the ring, near the ego included."""
+        """Set vehicles down anywhere in the ring, near the ego included. Set `focus` before."""
         for i in range(len(self.fleet)):
             remove(self.fleet, i)
             self._set_down(i, ego_x, ego_y, ego_yaw, SPAWN_FIRST_M, 0.0, tries=24)
@@ -220,6 +222,10 @@ class Traffic:
         far = np.hypot(dx, dy)
         seen = dx * math.cos(yaw) + dy * math.sin(yaw) > 0.3 * far
         options = np.flatnonzero((far > np.where(seen, max(ring[0], ahead_m), ring[0])) & (far < ring[1]))
+        if len(self.focus) and len(options) and self.rng.random() < FOCUS_SHARE:
+            gaps = places[options, None, :2] - self.focus[None, :, :]
+            close = ((gaps * gaps).sum(axis=2) < FOCUS_RADIUS_M**2).any(axis=1)
+            options = options[close] if close.any() else options
         for _ in range(tries if len(options) else 0):
             slot = int(options[self.rng.integers(len(options))])
             if np.hypot(f.x - places[slot, 0], f.y - places[slot, 1]).min() < FREE_AROUND_M:

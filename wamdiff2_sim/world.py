@@ -122,6 +122,7 @@ class World:
         self.score = DriveScore(self.route.length - ARRIVAL_M)
         self.end_reason = ""
         pose = self._vehicle.pose
+        self.traffic.focus = self._way_ahead()
         self.traffic.populate(pose.x, pose.y, pose.yaw)
         self.pedestrians.populate(pose.x, pose.y, pose.yaw)
         self._forget()
@@ -137,6 +138,7 @@ class World:
         ego, lights = self._ego_body(), self.lights.array(self._time)
         self.pedestrians.step(dt, Bodies.join([ego, self.traffic.bodies()]))
         others = Bodies.join([ego, self.pedestrians.bodies()])
+        self.traffic.focus = self._way_ahead()
         self.traffic.step(dt, self._time, lights, others, self._claims(lights))
         self._time += dt
         self._forget()
@@ -272,6 +274,11 @@ class World:
         speed = self._vehicle.speed
         values = (middle.x, middle.y, middle.z, middle.yaw, speed, EGO_LENGTH_M / 2.0, EGO_WIDTH_M / 2.0)
         return Bodies(*(np.array([value]) for value in values))
+
+    def _way_ahead(self) -> np.ndarray:
+        """Places (K, 2) along the route up to 110 m ahead, 10 m apart."""
+        first = int(self._route_s) + 15
+        return self.route.points[first : first + 95 : 10, :2]
 
     def _claims(self, lights: np.ndarray) -> list[Holder]:
         """Junction lanes of the route that the ego uses or is about to use, for others to keep clear."""
