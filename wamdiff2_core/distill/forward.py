@@ -42,6 +42,36 @@ def image_slots(ids: Tensor, image_token_id: int) -> tuple[Tensor, Tensor]:
     return is_image, (is_image.cumsum(1) - 1).clamp(min=0) * is_image
 
 
+def text_layer(layer: nn.Module, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+    """One text layer with few passes over memory. hidden (R, L, H) stays fp32, the products run in the dtype of the mask.
+
+    cos, sin (R, L, 1, D) fp32; mask (R, 1, L, L) is added to the attention scores.
+    """
+    attention, mlp, cast = layer.self_attn, layer.mlp, mask.dtype
+    rows, length, _ = hidden.shape
+    x = _normed(layer.input_layernorm, hidden).to(cast)
+    heads = (rows, length, -1, attention.head_dim)
+    query = _turned(_normed(attention.q_norm, attention.q_proj(x).view(heads)), cos, sin).to(cast).transpose(1, 2)
+    key = _turned(_normed(attention.k_norm, attention.k_proj(x).view(heads)), cos, sin).to(cast).transpose(1, 2)
+    value = attention.v_proj(x).view(heads).transpose(1, 2)
+    key, value = (part.repeat_interleave(attention.num_key_value_groups, 1) for part in (key, value))
+    mixed = F.scaled_dot_product_attention(query, key, value.to(cast), attn_mask=mask, scale=attention.scaling)
+    hidden = hidden + attention.o_proj(mixed.transpose(1, 2).reshape(rows, length, -1))
+    x = _normed(layer.post_attention_layernorm, hidden).to(cast)
+    return hidden + mlp.down_proj(mlp.act_fn(mlp.gate_proj(x)) * mlp.up_proj(x))
+
+
+def _normed(norm: nn.Module, x: Tensor) -> Tensor:
+    """transformers' RMS norm in one fused fp32 pass."""
+    return F.rms_norm(x.float(), x.shape[-1:], norm.weight.float(), norm.variance_epsilon)
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of (R, L, heads, D), half-split layout."""
+    half = x.shape[-1] // 2
+    return x * cos + torch.cat([-x[..., half:], x[..., :half]], -1) * sin
+
+
 def hidden_states(model: nn.Module, packed: Packed, rows: Rows, visual: Visual | None, cast: torch.dtype) -> Tensor:
     """(R, L, H) after the final norm. `cast`: dtype that attention runs in (the mask is made in it)."""
     text = model.model.language_model
@@ -59,14 +89,14 @@ def hidden_states(model: nn.Module, packed: Packed, rows: Rows, visual: Visual |
         hidden = torch.cat([prompt, hidden[:, packed.prompt :]], 1)
         rest = packed.ids.shape[1] - packed.prompt
         deep = [F.pad(spread(level), (0, 0, 0, rest)) for level in visual.deepstack]
-    turn = text.rotary_emb(hidden, packed.positions)
+    cos, sin = (part.float()[:, :, None] for part in text.rotary_emb(hidden, packed.positions))
     floor = torch.finfo(cast).min
     mask = torch.zeros(packed.mask.shape, dtype=cast, device=hidden.device).masked_fill_(~packed.mask, floor)[:, None]
     for number, layer in enumerate(text.layers):
-        hidden = layer(hidden, attention_mask=mask, position_embeddings=turn)
+        hidden = text_layer(layer, hidden, cos, sin, mask)
         if number < len(deep):
             hidden = hidden + deep[number].to(hidden.dtype)
-    return text.norm(hidden)
+    return _normed(text.norm, hidden)
 
 
 def answer_logits(model: nn.Module, packed: Packed, hidden: Tensor, prediction: str) -> tuple[Tensor, Tensor | None]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Qwen3VLForConditionalGeneration
 
+from wamdiff2_core.distill import forward
 from wamdiff2_core.distill.checkpoint import load_state, save_folder, save_state
 from wamdiff2_core.distill.data import Feeder, Ring, wait_for
 from wamdiff2_core.distill.log import TrainLog
@@ -124,8 +125,7 @@ class Trainer:
         self.generator.manual_seed(recipe.seed + 1)
         self.clock = Clock(recipe)
         if recipe.compile:
-            for layer in self.model.model.language_model.layers:
-                layer.compile()
+            forward.text_layer = torch.compile(forward.text_layer, dynamic=False)
 
     @property
     def checkpoint(self) -> Path:
