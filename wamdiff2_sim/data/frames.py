@@ -19,6 +19,7 @@ from wamdiff2_sim.expert import Expert, ExpertPlan
 from wamdiff2_sim.questions import ask
 from wamdiff2_sim.render.renderer import Renderer
 from wamdiff2_sim.roads.roadmap import load_map
+from wamdiff2_sim.truth import true_boxes
 from wamdiff2_sim.types import GtBox, Pose, WorldState, random_weather
 from wamdiff2_sim.world import World
 
@@ -98,7 +99,7 @@ class FrameSource:
         world, rng = drive.world, self._rng
         views = [actor.view() for actor in state.actors]
         images = self._renderer.render(views, state.ego, state.lights, state.time)
-        boxes = self._renderer.boxes(FRONT, views, state.ego, state.lights)
+        boxes = true_boxes(self._renderer, FRONT, views, state.ego)
         seen = visible_state(state, boxes, self._rig[0])
         plan = drive.expert.plan(seen, world.route, state.route_s)
         profile = drive.expert.profile(world.route)
