@@ -26,7 +26,7 @@ class Command(str, Enum):
 
 @dataclass(frozen=True)
 class Camera:
-    """A pinhole camera of the rig. `fov_deg` is horizontal; `position` (x, y, z) in the ego frame; `yaw` left positive."""
+    """A pinhole camera of the rig. `fov_deg` is horizontal; `position` (x, y, z) in the ego frame; yaw left positive."""
 
     name: str
     width: int
@@ -95,7 +95,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Failure:
-    """A typed failure of a task: never driveable, always counted. `text` is the raw answer, shortened by the consumer."""
+    """A typed failure of a task: never driveable, always counted. `text` is the raw answer; consumers shorten it."""
 
     kind: FailureKind
     message: str
