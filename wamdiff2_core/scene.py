@@ -26,7 +26,7 @@ class Command(str, Enum):
 
 @dataclass(frozen=True)
 class Camera:
-    """A pinhole camera of the rig. `fov_deg` is horizontal; `position` (x, y, z) in the ego frame; yaw left positive."""
+    """A pinhole camera. `fov_deg` is horizontal; `position` (x, y, z) in the ego frame, yaw left positive."""
 
     name: str
     width: int
