@@ -15,12 +15,13 @@ import numpy as np
 from wamdiff2_core.scene import Command
 from wamdiff2_core.tasks.navigation import navigation_text
 from wamdiff2_sim.expert import ExpertPlan
+from wamdiff2_sim.roads.roadmap import RoadMap
+from wamdiff2_sim.roads.route import Route
 from wamdiff2_sim.route_profile import JunctionSpan, RouteProfile
 from wamdiff2_sim.types import EGO_FRONT_M, ActorState, GtBox, LightState, WeatherSpec, WorldState
 
 VEHICLES = ("car", "truck")
 MIN_VISIBLE = 0.35
-ATTEMPTS = 12
 NUMBERS = ("no", "1", "2", "3", "4", "5")
 
 WORDINGS: dict[str, tuple[str, ...]] = {
@@ -71,27 +72,34 @@ class Moment:
         return self.s + EGO_FRONT_M
 
 
-def ask(state: WorldState, road_map, route, route_s: float, plan: ExpertPlan, rng: np.random.Generator, *,
-        profile: RouteProfile | None = None, boxes: Sequence[GtBox] = (), weather: WeatherSpec | None = None,
-        kinds: Sequence[str] = tuple(WORDINGS)) -> tuple[str, str]:  # fmt: skip
+def ask(state: WorldState, road_map: RoadMap, route: Route, route_s: float, plan: ExpertPlan, rng: np.random.Generator, *,
+        profile: RouteProfile | None = None, boxes: Sequence[GtBox] = (),
+        weather: WeatherSpec | None = None) -> tuple[str, str]:  # fmt: skip
     """One question with its answer. `boxes` are the true boxes of the front camera."""
     moment = make_moment(state, profile or RouteProfile(road_map, route), route, route_s, plan, boxes, weather)
-    weights = np.array([WEIGHTS[kind] for kind in kinds])
-    fallback: tuple[str, str] | None = None
-    for _ in range(ATTEMPTS):
-        kind = str(rng.choice(list(kinds), p=weights / weights.sum()))
+    return ask_several(moment, 1, rng)[0]
+
+
+def ask_several(moment: Moment, count: int, rng: np.random.Generator) -> list[tuple[str, str]]:
+    """At most `count` (at least one) questions of different kinds, with their answers."""
+    kinds, weights = list(WEIGHTS), np.array(list(WEIGHTS.values()))
+    order = rng.choice(len(kinds), size=len(kinds), replace=False, p=weights / weights.sum())
+    out: list[tuple[str, str]] = []
+    refused: list[tuple[str, str]] = []
+    for kind in (kinds[index] for index in order):
         found = ANSWERS[kind](moment, rng)
         if found is None:
             continue
-        question = str(rng.choice(WORDINGS[kind])).format(**found.words)
-        fallback = (question, found.answer)
-        if rng.random() < KEEP.get(found.answer, 1.0):
-            return fallback
-    return fallback or (WORDINGS["daytime"][0], _daytime(moment, rng).answer)
+        wording = WORDINGS[kind][int(rng.integers(len(WORDINGS[kind])))]
+        pair = (wording.format(**found.words), found.answer)
+        (out if rng.random() < KEEP.get(found.answer, 1.0) else refused).append(pair)
+        if len(out) == count:
+            return out
+    return out or refused[:1]
 
 
-def make_moment(state: WorldState, profile: RouteProfile, route, route_s: float, plan: ExpertPlan, boxes: Sequence[GtBox],
-                weather: WeatherSpec | None) -> Moment:  # fmt: skip
+def make_moment(state: WorldState, profile: RouteProfile, route: Route, route_s: float, plan: ExpertPlan,
+                boxes: Sequence[GtBox], weather: WeatherSpec | None) -> Moment:  # fmt: skip
     """Collect what questions look at."""
     s, lateral = profile.project(state.ego.x, state.ego.y, route_s)
     error = math.remainder(state.ego.yaw - profile.at(profile.heading, s), math.tau)

@@ -16,7 +16,7 @@ from wamdiff2_sim.data.entries import Frame, detections, ego_state
 from wamdiff2_sim.data.perturb import perturbed
 from wamdiff2_sim.data.variants import varied
 from wamdiff2_sim.expert import Expert, ExpertPlan
-from wamdiff2_sim.questions import ask
+from wamdiff2_sim.questions import ask_several, make_moment
 from wamdiff2_sim.render.renderer import Renderer
 from wamdiff2_sim.roads.roadmap import load_map
 from wamdiff2_sim.truth import true_boxes
@@ -103,10 +103,8 @@ class FrameSource:
         seen = visible_state(state, boxes, self._rig[0])
         plan = drive.expert.plan(seen, world.route, state.route_s)
         profile = drive.expert.profile(world.route)
-        questions: list[tuple[str, str]] = []
-        for _ in range(int(rng.integers(2, 4))):
-            pair = ask(seen, world.map, world.route, state.route_s, plan, rng, profile=profile, boxes=boxes, weather=world.weather)
-            questions += [pair] if pair not in questions else []
+        moment = make_moment(seen, profile, world.route, state.route_s, plan, boxes, world.weather)
+        questions = ask_several(moment, int(rng.integers(2, 4)), rng)
         command, distance = world.route.command_at(state.route_s)
         self._made += 1
         front = self._rig[0]
