@@ -31,6 +31,19 @@ class Occupancy:
             inside = ((spread >= 0) & (spread < self._taken.shape)).all(axis=1)
             self._taken[tuple(spread[inside].T)] = True
 
+    def grown(self, margin: float) -> Occupancy:
+        """A copy in which everything within `margin` of a taken cell is taken too."""
+        reach = int(round(margin / CELL_M))
+        wide = [self._taken]  # wide[w]: grown by w cells along the second axis
+        for w in range(1, reach + 1):
+            wide.append(wide[-1] | _shifted(self._taken, w, 1) | _shifted(self._taken, -w, 1))
+        grown = Occupancy.__new__(Occupancy)
+        grown._low, grown._taken = self._low, wide[reach].copy()
+        for d in range(1, reach + 1):
+            row = wide[int(np.sqrt(reach**2 - d**2))]
+            grown._taken |= _shifted(row, d, 0) | _shifted(row, -d, 0)
+        return grown
+
     def taken(self, points: np.ndarray) -> np.ndarray:
         """(N,) bool for points (N, 2 or 3)."""
         cells = self._cells(points)
@@ -50,6 +63,15 @@ class Occupancy:
         self._taken[tuple(cells[inside].T)] = True
 
 
+def _shifted(cells: np.ndarray, by: int, axis: int) -> np.ndarray:
+    """Moved by `by` cells along `axis`; what comes in is free."""
+    moved = np.zeros_like(cells)
+    to, source = [slice(None)] * 2, [slice(None)] * 2
+    to[axis], source[axis] = (slice(by, None), slice(None, -by)) if by > 0 else (slice(None, by), slice(-by, None))
+    moved[tuple(to)] = cells[tuple(source)]
+    return moved
+
+
 def rectangle_points(centre: np.ndarray, yaw: float, length: float, width: float, step: float) -> np.ndarray:
     """(N, 2) points that cover the rectangle, edges included."""
     along = np.linspace(-length / 2, length / 2, max(2, int(np.ceil(length / step)) + 1))
@@ -59,13 +81,15 @@ def rectangle_points(centre: np.ndarray, yaw: float, length: float, width: float
     return np.stack([centre[0] + a * c - b * s, centre[1] + a * s + b * c], 1)
 
 
-def lane_occupancy(town: RoadMap, margin: float, border: float = 60.0) -> Occupancy:
-    """Cells within `margin` of a lane's surface (negative: only those well inside)."""
+def lane_occupancy(town: RoadMap, inset: float = 0.3, border: float = 60.0) -> Occupancy:
+    """Cells on a lane, at least `inset` inside its borders."""
     x0, y0, x1, y1 = town.bounds
     occupancy = Occupancy((x0 - border, y0 - border), (x1 + border, y1 + border))
-    for width in np.unique([round(lane.width, 1) for lane in town.lanes.values()]):
-        points = np.concatenate([lane.points for lane in town.lanes.values() if round(lane.width, 1) == width])
-        occupancy.stamp(points, max(width / 2.0 + margin, CELL_M))
+    by_width: dict[float, list[np.ndarray]] = {}
+    for lane in town.lanes.values():
+        by_width.setdefault(round(lane.width, 1), []).append(lane.points)
+    for width, points in by_width.items():
+        occupancy.stamp(np.concatenate(points), max(width / 2.0 - inset, CELL_M))
     return occupancy
 
 

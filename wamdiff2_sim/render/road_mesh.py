@@ -22,29 +22,60 @@ def add_roads(builder: MeshBuilder, town: RoadMap, terrain: Terrain, lanes_only:
     kerb = np.array([0.60, 0.59, 0.57]) * rng.uniform(0.85, 1.1)
     paving = kerb * np.array([1.0, rng.uniform(0.92, 1.0), rng.uniform(0.85, 1.0)]) * 0.92
     twins = _opposite_twins(town)
+    paint = _Paint()
     for lane in town.lanes.values():
         _add_surface(builder, lane, asphalt)
         if lane.junction_id < 0:
-            _add_marks(builder, lane, draw_left=lane.id not in twins)
-        _add_stop_line(builder, lane)
+            _add_marks(builder, paint, lane, twins)
+        if lane.stop_s >= 0:
+            middle, heading = lane.point_at(lane.stop_s), lane.heading_at(lane.stop_s)
+            paint.block(middle[None], np.array([heading]), 0.4, lane.width - 0.3, WHITE, PAINT_Z)
         if lane.has_sidewalk_right:
             _add_sidewalk(builder, lane, lanes_only, kerb, paving)
     for polygon in town.junctions.values():
         _add_junction(builder, polygon, terrain, asphalt)
     for corners in town.crosswalks:
-        _add_crosswalk(builder, np.asarray(corners, np.float64))
+        _add_crosswalk(paint, np.asarray(corners, np.float64))
+    paint.add_to(builder)
+
+
+class _Paint:
+    """Painted rectangles, collected so that they enter the mesh in one piece."""
+
+    def __init__(self) -> None:
+        self._corners: list[np.ndarray] = []
+        self._colours: list[np.ndarray] = []
+
+    def strip(self, start: np.ndarray, end: np.ndarray, headings: np.ndarray, width: float, colour: np.ndarray, z: float) -> None:
+        """Rectangles from start to end (N, 3) each; headings (N, 2) at both."""
+        side = np.stack([-np.sin(headings), np.cos(headings), np.zeros_like(headings)], -1) * width / 2.0
+        corners = np.stack([start - side[:, 0], end - side[:, 1], end + side[:, 1], start + side[:, 0]], 1)
+        self._corners.append(corners + (0.0, 0.0, z))
+        self._colours.append(np.broadcast_to(colour, (len(corners), 3)))
+
+    def block(self, middle: np.ndarray, heading: np.ndarray, length: float, width: float, colour: np.ndarray, z: float) -> None:
+        """Rectangles around middle (N, 3); `length` along the heading (N,)."""
+        half = np.stack([np.cos(heading), np.sin(heading), np.zeros_like(heading)], -1) * length / 2.0
+        self.strip(middle - half, middle + half, np.stack([heading, heading], 1), width, colour, z)
+
+    def add_to(self, builder: MeshBuilder) -> None:
+        if self._corners:
+            corners = np.concatenate(self._corners)
+            uv = corners[..., :2] / textures.SCALE_M[textures.ASPHALT]
+            builder.add_quads(
+                corners, UP, uv, np.concatenate(self._colours), layer=textures.ASPHALT, wet=0.4, tier=Tier.DETAIL
+            )
 
 
 PIECE_M = 30.0
 
 
-def pieces(lane: Lane) -> list[np.ndarray]:
-    """The kept point indices (`thin`) cut into runs of about PIECE_M that share their end points."""
-    keep = thin(lane)
+def piece_middles(lane: Lane, rows: np.ndarray) -> np.ndarray:
+    """(len(rows) - 1, 2) for each step from one point index in `rows` to the next: the middle of its PIECE_M long piece of lane."""
     count = max(1, round(lane.length / PIECE_M))
-    cuts = np.searchsorted(lane.s[keep], np.linspace(0.0, lane.length, count + 1)[1:-1])
-    bounds = np.unique(np.concatenate(([0], cuts, [len(keep) - 1])))
-    return [keep[a : b + 1] for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    piece = np.minimum((lane.s[rows[:-1]] / lane.length * count).astype(int), count - 1)
+    at = np.searchsorted(lane.s, (piece + 0.5) * lane.length / count)
+    return lane.points[np.minimum(at, len(lane.points) - 1), :2]
 
 
 def coarse(keep: np.ndarray) -> np.ndarray:
@@ -81,86 +112,66 @@ def _add_surface(builder: MeshBuilder, lane: Lane, asphalt: np.ndarray) -> None:
     outer = SHOULDER_M if lane.right_id < 0 and not lane.has_sidewalk_right else 0.15
     offsets = np.array([0.5, 0.22, -0.22, -0.5]) * lane.width + (0.05, 0.0, 0.0, -outer)
     tone = (1.04, 0.90, 0.90, 1.04) if lane.junction_id < 0 else (1.0, 1.0, 1.0, 1.0)  # worn where the wheels run
-    for keep in pieces(lane):
-        middle = lane.points[keep[len(keep) // 2], :2]
-        for tier, rows, columns in ((Tier.NEAR, keep, (0, 1, 2, 3)), (Tier.FAR, coarse(keep), (0, 3))):
-            columns = columns if lane.junction_id < 0 else (0, 3)
-            points, headings = lane.points[rows].astype(np.float64), lane.headings[rows]
-            lines = [offset_polyline(points, headings, offsets[c]) for c in columns]
-            colours = [asphalt * (tone[c] if tier == Tier.NEAR else 1.0) for c in columns]
-            _sheet(builder, lines, colours, textures.ASPHALT, wet=1.0, tier=tier, at=middle)
+    fine = thin(lane)
+    for tier, rows, columns in ((Tier.NEAR, fine, (0, 1, 2, 3)), (Tier.FAR, coarse(fine), (0, 3))):
+        columns = columns if lane.junction_id < 0 else (0, 3)
+        points, headings = lane.points[rows].astype(np.float64), lane.headings[rows]
+        lines = [offset_polyline(points, headings, offsets[c]) for c in columns]
+        colours = [asphalt * (tone[c] if tier == Tier.NEAR else 1.0) for c in columns]
+        at = np.tile(np.repeat(piece_middles(lane, rows), len(columns) - 1, 0), (2, 1))
+        _sheet(builder, lines, colours, textures.ASPHALT, wet=1.0, tier=tier, at=at)
 
 
-def _opposite_twins(town: RoadMap) -> set[int]:
-    """Lanes whose left border is also that of an oncoming lane with a smaller id, which paints it."""
+def _opposite_twins(town: RoadMap) -> dict[int, int]:
+    """Lanes whose left border is also that of an oncoming lane, which paints it: lane id -> id of the painter."""
     ids = [i for i, lane in town.lanes.items() if lane.junction_id < 0 and lane.left_id < 0]
     if len(ids) < 2:
-        return set()
+        return {}
     middle = np.array([town.lanes[i].edge(1)[len(town.lanes[i].points) // 2, :2] for i in ids])
-    twins = set()
+    twins: dict[int, int] = {}
     for row, lane_id in enumerate(ids):
         near = np.flatnonzero(np.hypot(*(middle[:row] - middle[row]).T) < 1.5)
-        if any(abs(town.lanes[ids[n]].length - town.lanes[lane_id].length) < 3.0 for n in near):
-            twins.add(lane_id)
+        partners = [ids[n] for n in near if abs(town.lanes[ids[n]].length - town.lanes[lane_id].length) < 3.0]
+        if partners:
+            twins[lane_id] = partners[0]
     return twins
 
 
-def _add_marks(builder: MeshBuilder, lane: Lane, draw_left: bool) -> None:
-    if draw_left and lane.left_mark != "none":
-        inset = 0.0 if lane.left_id >= 0 or lane.left_mark.startswith("broken") else 0.12
-        _add_mark(builder, lane, lane.edge(1, inset), lane.left_mark)
-        if lane.left_mark == "solid_yellow" and lane.left_id < 0:
-            _add_mark(builder, lane, lane.edge(1, -0.12), lane.left_mark)  # a double line towards oncoming traffic
+def _add_marks(builder: MeshBuilder, paint: _Paint, lane: Lane, twins: dict[int, int]) -> None:
+    shared = lane.left_id >= 0 or lane.id in twins or lane.id in twins.values()  # painted on the border, else inside it
+    if lane.left_mark != "none" and lane.id not in twins:
+        double = lane.left_mark == "solid_yellow" and lane.left_id < 0 and shared  # towards oncoming traffic
+        _add_mark(paint, lane, lane.edge(1, 0.12 if double or not shared else 0.0), lane.left_mark)
+        if double:
+            _add_mark(paint, lane, lane.edge(1, -0.12), lane.left_mark)
     if lane.right_id < 0 and lane.right_mark != "none":
-        _add_mark(builder, lane, lane.edge(-1, 0.12), lane.right_mark)
+        _add_mark(paint, lane, lane.edge(-1, 0.14), lane.right_mark)
 
 
-def _add_mark(builder: MeshBuilder, lane: Lane, line: np.ndarray, kind: str) -> None:
+def _add_mark(paint: _Paint, lane: Lane, line: np.ndarray, kind: str) -> None:
     colour = YELLOW if kind.endswith("yellow") else WHITE
     headings = polyline_headings(line)
     if kind.startswith("solid"):
         keep = thin(lane)
-        _add_stripe(builder, line[keep], headings[keep], colour)
+        both = np.stack([headings[keep[:-1]], headings[keep[1:]]], 1)
+        paint.strip(line[keep[:-1]], line[keep[1:]], both, MARK_WIDTH_M, colour, MARK_Z)
         return
     s = np.concatenate(([0.0], np.cumsum(np.hypot(*np.diff(line[:, :2], axis=0).T))))
     starts = np.arange(GAP_M / 2, max(s[-1] - 1.0, 0.0), DASH_M + GAP_M)
-    for start in starts:
-        at = np.array([start, min(start + DASH_M, s[-1])])
-        dash = np.stack([np.interp(at, s, line[:, axis]) for axis in range(3)], 1)
-        _add_stripe(builder, dash, np.interp(at, s, headings), colour)
+    ends = np.minimum(starts + DASH_M, s[-1])
+    a, b = (np.stack([np.interp(at, s, line[:, axis]) for axis in range(3)], 1) for at in (starts, ends))
+    both = np.stack([np.interp(starts, s, headings), np.interp(ends, s, headings)], 1)
+    paint.strip(a, b, both, MARK_WIDTH_M, colour, MARK_Z)
 
 
-def _add_stripe(builder: MeshBuilder, line: np.ndarray, headings: np.ndarray, colour: np.ndarray) -> None:
-    lifted = line + (0.0, 0.0, MARK_Z)
-    edges = [offset_polyline(lifted, headings, side * MARK_WIDTH_M / 2) for side in (1, -1)]
-    _sheet(builder, edges, [colour, colour], textures.ASPHALT, wet=0.4, tier=Tier.DETAIL)
-
-
-def _add_stop_line(builder: MeshBuilder, lane: Lane) -> None:
-    if lane.stop_s < 0:
-        return
-    middle, heading = lane.point_at(lane.stop_s) + (0, 0, PAINT_Z), lane.heading_at(lane.stop_s)
-    _add_block(builder, middle, heading, 0.4, lane.width - 0.3)
-
-
-def _add_block(builder: MeshBuilder, middle: np.ndarray, heading: float, length: float, width: float) -> None:
-    """A white painted rectangle; `length` along the heading."""
-    line = middle + np.outer([-length / 2, length / 2], [np.cos(heading), np.sin(heading), 0.0])
-    headings = np.full(2, heading)
-    edges = [offset_polyline(line, headings, side * width / 2) for side in (1, -1)]
-    _sheet(builder, edges, [WHITE, WHITE], textures.ASPHALT, wet=0.4, tier=Tier.DETAIL)
-
-
-def _add_crosswalk(builder: MeshBuilder, corners: np.ndarray) -> None:
+def _add_crosswalk(paint: _Paint, corners: np.ndarray) -> None:
     """Zebra bars along the shorter side, spread over the longer one."""
     a, b, c, d = corners
     long_way, short_way = (b - a, d - a) if np.linalg.norm(b - a) >= np.linalg.norm(d - a) else (d - a, b - a)
-    length, width = np.linalg.norm(long_way), np.linalg.norm(short_way)
-    bars = max(int(length / 1.1), 1)
-    heading = float(np.arctan2(short_way[1], short_way[0]))
-    for bar in range(bars):
-        middle = a + long_way * (bar + 0.5) / bars + short_way / 2
-        _add_block(builder, middle + (0, 0, PAINT_Z), heading, width, 0.5)
+    bars = max(int(np.linalg.norm(long_way) / 1.1), 1)
+    middles = a + long_way * ((np.arange(bars) + 0.5) / bars)[:, None] + short_way / 2
+    heading = np.full(bars, np.arctan2(short_way[1], short_way[0]))
+    paint.block(middles, heading, float(np.linalg.norm(short_way)), 0.5, WHITE, PAINT_Z)
 
 
 def _add_junction(builder: MeshBuilder, polygon: np.ndarray, terrain: Terrain, asphalt: np.ndarray) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from wamdiff2_sim.render import road_mesh, scenery
 from wamdiff2_sim.render.mesh import MeshBuilder, StaticMesh
-from wamdiff2_sim.render.occupancy import Terrain, lane_occupancy
+from wamdiff2_sim.render.occupancy import Occupancy, Terrain, lane_occupancy
 from wamdiff2_sim.roads.roadmap import RoadMap
 
 
@@ -44,17 +44,18 @@ def build_town(town: RoadMap, seed: int | None = None) -> Town:
     style = scenery.random_style(rng)
     terrain = Terrain(town)
     builder = MeshBuilder()
-    road_mesh.add_roads(builder, town, terrain, lane_occupancy(town, -0.3), rng)
-    scenery.add_ground(builder, terrain, lane_occupancy(town, 6.0), style)
+    on_lanes = lane_occupancy(town)
+    road_mesh.add_roads(builder, town, terrain, on_lanes, rng)
+    scenery.add_ground(builder, terrain, on_lanes.grown(6.0), style)
 
     heads = signal_heads(town)
-    poles = lane_occupancy(town, 0.35)
+    poles = on_lanes.grown(0.5)
     if len(heads.pose):
         poles.stamp(heads.pose, 2.5)
     lamps = scenery.add_lamps(builder, scenery.place_along(town, style.lamp_gap, 0.6, poles, rng), terrain)
     scenery.add_signal_poles(builder, town, terrain)
 
-    taken = lane_occupancy(town, scenery.BUILDING_MARGIN_M)
+    taken = on_lanes.grown(scenery.BUILDING_MARGIN_M + 0.3)
     buildings = scenery.place_buildings(town, terrain, taken, style, rng)
     scenery.add_buildings(builder, buildings)
     _stamp_signals(taken, heads)
@@ -64,7 +65,7 @@ def build_town(town: RoadMap, seed: int | None = None) -> Town:
     return Town(builder.build(lamps), heads, seed)
 
 
-def _stamp_signals(taken, heads: SignalHeads) -> None:  # noqa: ANN001
+def _stamp_signals(taken: Occupancy, heads: SignalHeads) -> None:
     """Keep plants away from where they would hide a signal: 25 m in front of it."""
     for ahead in np.arange(0.0, 26.0, 2.0):
         if len(heads.pose):
