@@ -1,4 +1,4 @@
-"""Shared by all tests: nothing leaves this machine, two test runs do not hear each other, absent parts are skipped by name."""
+"""Shared by all tests: nothing leaves this machine, two runs do not hear each other, absent parts are named."""
 
 from __future__ import annotations
 

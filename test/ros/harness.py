@@ -1,4 +1,4 @@
-"""A driver node and a probe in one process and one context; everything waits for a condition, never for a fixed time."""
+"""A driver node and a probe in one process and context; everything waits for a condition, never a fixed time."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class Harness:
         self.executor.add_node(self.node)
         self.executor.add_node(self.probe)
         self.outputs: dict[str, list[Any]] = {}
-        for name, kind in (("trajectory", Trajectory), ("path", Path), ("boxes", Boxes), ("answer", Answer), ("stats", Stats)):
+        kinds = {"trajectory": Trajectory, "path": Path, "boxes": Boxes, "answer": Answer, "stats": Stats}
+        for name, kind in kinds.items():
             self._listen(f"/wamdiff2/output/{name}", name, kind)
         self._listen("/diagnostics", "diagnostics", DiagnosticArray)
         self.images = {

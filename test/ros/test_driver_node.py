@@ -122,7 +122,7 @@ def test_a_broken_picture_is_counted_and_named(make_harness: Any) -> None:
 def test_failures_of_the_model_are_typed_and_counted(make_harness: Any) -> None:
     h = make_harness(detect_rate_hz=0.0)
     h.wait_connected()
-    h.driver.results = {"plan": Failure(FailureKind.PARSE, "no numbers", text="tree"), "detect": Failure(FailureKind.EMPTY, "")}
+    h.driver.results = {"plan": Failure(FailureKind.PARSE, "no numbers"), "detect": Failure(FailureKind.EMPTY, "")}
     h.spin_until(lambda: h.outputs["stats"] and h.outputs["boxes"], "an outcome", h.send_all)
     assert h.outputs["trajectory"][-1].status == Trajectory.STATUS_PARSE
     assert h.outputs["boxes"][-1].status == Boxes.STATUS_UNKNOWN

@@ -9,7 +9,9 @@ import pytest
 from wamdiff2_ros.odometry import OdometryHistory, OdometrySample
 
 
-def sample(stamp_s: float, x: float = 0.0, yaw: float = 0.0, speed: float = 0.0, yaw_rate: float = 0.0) -> OdometrySample:
+def sample(
+    stamp_s: float, x: float = 0.0, yaw: float = 0.0, speed: float = 0.0, yaw_rate: float = 0.0
+) -> OdometrySample:
     return OdometrySample(stamp_s, x, 0.0, yaw, (speed, 0.0), yaw_rate)
 
 
