@@ -1,6 +1,7 @@
 """Makes training and evaluation data: `python -m wamdiff2_sim.dataset --out DIR --frames N --seed S --workers W`.
 
-Each worker is a process of its own that writes whole shards; one that is killed leaves nothing half done, and a later call goes on
+Each worker is a process of its own that writes whole shards; one that is killed leaves nothing half done, and a
+later call goes on
 where the earlier one stopped. `--frames 0` writes shards until it is killed.
 """
 
@@ -28,7 +29,9 @@ SINGLE_THREADED = ("LP_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", 
 
 @dataclass(frozen=True)
 class Job:
-    """What to make. `frames` 0: without end. `egl_devices`: given to the workers in turn; empty: the default device."""
+    """What to make. `frames` 0: without end. `egl_devices`: given to the workers in turn; empty: the default
+    device.
+    """
 
     out: Path
     frames: int
@@ -93,7 +96,9 @@ def run(job: Job, console: Console) -> float:
         os.environ.setdefault(name, "1")
     context = multiprocessing.get_context("spawn")
     done = context.Value("q", _finished(job))
-    workers = [context.Process(target=work, args=(job, k, done), name=f"dataset worker {k}") for k in range(job.workers)]
+    workers = [
+        context.Process(target=work, args=(job, k, done), name=f"dataset worker {k}") for k in range(job.workers)
+    ]
     began = time.monotonic()
     for process in workers:
         process.start()
@@ -107,8 +112,14 @@ def run(job: Job, console: Console) -> float:
 
 
 def _watch(job: Job, workers: Sequence, done, console: Console) -> None:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]:.1f} frames/s"),
-               TimeElapsedColumn(), TimeRemainingColumn())  # fmt: skip
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:.1f} frames/s"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     first, began = done.value, time.monotonic()
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("frames", total=job.frames or None, rate=0.0)
@@ -144,8 +155,10 @@ def statistics(folder: Path) -> dict[str, object]:
                 for key, share in shares.items():
                     sums.setdefault(name, {}).setdefault(key, 0.0)
                     sums[name][key] += share * one["frames"]
-    shares = {name: {key: round(value / max(total, 1), 3) for key, value in sorted(part.items(), key=lambda item: -item[1])}
-              for name, part in sums.items()}  # fmt: skip
+    shares = {
+        name: {key: round(value / max(total, 1), 3) for key, value in sorted(part.items(), key=lambda item: -item[1])}
+        for name, part in sums.items()
+    }
     return {"frames": total, **shares, "answers": dict(sorted(answers.items(), key=lambda item: -item[1]))}
 
 
@@ -162,7 +175,17 @@ def _arguments(argv: Sequence[str] | None) -> Job:
     parser.add_argument("--egl-devices", default="", help="EGL device numbers for the workers in turn, like 0,1")
     got = parser.parse_args(argv)
     devices = tuple(int(text) for text in got.egl_devices.split(",") if text)
-    return Job(got.out, got.frames, got.seed, got.workers, tuple(got.maps.split(",")), got.shard_frames, got.rig, not got.natural, devices)
+    return Job(
+        got.out,
+        got.frames,
+        got.seed,
+        got.workers,
+        tuple(got.maps.split(",")),
+        got.shard_frames,
+        got.rig,
+        not got.natural,
+        devices,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -179,7 +202,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     found = statistics(job.out)
     console.print_json(json.dumps({**found, "answers": dict(list(found["answers"].items())[:25])}))
-    console.print(f"{found['frames']} frames in {job.out}, {(found['frames'] - before) / max(seconds, 1e-3):.1f} frames/s")
+    console.print(
+        f"{found['frames']} frames in {job.out}, {(found['frames'] - before) / max(seconds, 1e-3):.1f} frames/s"
+    )
     return 0
 
 

@@ -1,6 +1,7 @@
 """The expert driver: what a calm human would do in the next 4 s, from any pose and speed.
 
-A plan is a pure function of the visible state, so that any perturbed state (off the lane, askew, too fast, standing) has a
+A plan is a pure function of the visible state, so that any perturbed state (off the lane, askew, too fast,
+standing) has a
 label that recovers. The rollout is a bicycle at the rear axle, hence drivable.
 """
 
@@ -29,7 +30,8 @@ MAX_CURVATURE_RATE = 0.25  # 1/(m s)
 class ExpertPlan:
     """x, y (m), yaw (rad) in the map frame, speed (m/s), acceleration (m/s^2): each (41,), 0.1 s apart from now on.
 
-    `points` (8, 2) m in the ego frame, 0.5 s apart. `reason`: red light | car ahead | pedestrian | curve | yield | clear;
+    `points` (8, 2) m in the ego frame, 0.5 s apart. `reason`: red light | car ahead | pedestrian | curve |
+    yield | clear;
     `actor_id` the road user that decides, -1 for none.
     """
 

@@ -1,6 +1,7 @@
 """What the expert has to stop for or follow: lights, leading cars, pedestrians, cars with priority.
 
-Each hazard becomes an `Obstacle` over time along the route. Only present positions, motions, indicators and light colours
+Each hazard becomes an `Obstacle` over time along the route. Only present positions, motions, indicators and
+light colours
 are used: what a driver sees.
 """
 
@@ -32,7 +33,8 @@ _GRID = np.arange(ROLLOUT_STEPS + 1) * DT_S
 
 @dataclass(frozen=True)
 class OnRoute:
-    """A track seen from the route, per prediction time (T,): inside the corridor?, nearest and farthest arc length, heading
+    """A track seen from the route, per prediction time (T,): inside the corridor?, nearest and farthest arc
+    length, heading
     difference to the route (rad), arc length of the middle."""
 
     track: Track
@@ -97,7 +99,9 @@ def leader_obstacle(seen: OnRoute) -> Obstacle:
     actor = seen.track.actor
     rear = np.where(seen.inside, np.minimum(seen.low, seen.middle - actor.length / 2.0), np.inf)
     speed = seen.track.speed * np.maximum(np.cos(seen.turn), 0.0)
-    return Obstacle("car ahead", actor.id, _dense(rear - GAP_BEHIND_CAR_M), np.interp(_GRID, TIMES, speed).tolist(), 1.1)
+    return Obstacle(
+        "car ahead", actor.id, _dense(rear - GAP_BEHIND_CAR_M), np.interp(_GRID, TIMES, speed).tolist(), 1.1
+    )
 
 
 def blocking_obstacle(seen: OnRoute, reason: str, gap: float, until: float) -> Obstacle:
@@ -138,7 +142,9 @@ def _dense(values: np.ndarray) -> list[float]:
 
 @dataclass(frozen=True)
 class Nudge:
-    """A two-wheeler at the lane's edge: keep `offset` m (left positive) beside the middle while passing arc lengths `s`."""
+    """A two-wheeler at the lane's edge: keep `offset` m (left positive) beside the middle while passing arc
+    lengths `s`.
+    """
 
     s: list[float]
     offset: float

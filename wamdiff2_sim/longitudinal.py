@@ -62,7 +62,9 @@ def free_acceleration(speed: float, target: float) -> float:
 
 
 def choose(step: int, front: float, speed: float, free: float, obstacles: Sequence[Obstacle]) -> tuple[float, int]:
-    """Acceleration at rollout step `step` with the bumper at `front`; index of the obstacle that decides, -1 for none."""
+    """Acceleration at rollout step `step` with the bumper at `front`; index of the obstacle that decides, -1 for
+    none.
+    """
     best, index = free, -1
     for i, obstacle in enumerate(obstacles):
         gap = obstacle.s[step] - front

@@ -21,7 +21,9 @@ PATH_AHEAD_M = 110.0
 
 @dataclass(frozen=True)
 class Track:
-    """Predicted motion of one road user: front, middle, rear (T, 3, 2) m in the map frame, speed (T,) m/s, yaw (T,) rad."""
+    """Predicted motion of one road user: front, middle, rear (T, 3, 2) m in the map frame, speed (T,) m/s, yaw
+    (T,) rad.
+    """
 
     actor: ActorState
     points: np.ndarray
@@ -30,7 +32,9 @@ class Track:
 
 
 class LanePaths:
-    """Centre lines continued over successors, cached by lane and indicator. Spacing 1 m, first point at the lane's start."""
+    """Centre lines continued over successors, cached by lane and indicator. Spacing 1 m, first point at the lane's
+    start.
+    """
 
     def __init__(self, road_map) -> None:
         self._map = road_map
@@ -106,7 +110,9 @@ def predict_walker(actor: ActorState) -> Track:
 
 
 def _travel(speed: float, accel: float) -> tuple[np.ndarray, np.ndarray]:
-    """Distance and speed over `TIMES`: braking goes on to standstill, a start or speeding up goes on for one second."""
+    """Distance and speed over `TIMES`: braking goes on to standstill, a start or speeding up goes on for one
+    second.
+    """
     if accel < -0.3:
         stop = speed / -accel
         t = np.minimum(TIMES, stop)

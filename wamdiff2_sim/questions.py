@@ -1,6 +1,7 @@
 """Questions about a moment in the world whose answers are known, in short lower-case sentences.
 
-Every answer can be found in the camera images (and the question's own words): true boxes say what is visible. A kind of question
+Every answer can be found in the camera images (and the question's own words): true boxes say what is visible. A
+kind of question
 that cannot be answered surely at this moment (a light at the edge of sight, a pose between two answers) is not asked.
 """
 
@@ -19,41 +20,20 @@ from wamdiff2_sim.roads.roadmap import RoadMap
 from wamdiff2_sim.roads.route import Route
 from wamdiff2_sim.route_profile import JunctionSpan, RouteProfile
 from wamdiff2_sim.types import EGO_FRONT_M, ActorState, GtBox, LightState, WeatherSpec, WorldState
+from wamdiff2_sim.wordings import KEEP, WEIGHTS, WORDINGS
 
 VEHICLES = ("car", "truck")
 MIN_VISIBLE = 0.35
 NUMBERS = ("no", "1", "2", "3", "4", "5")
 
-WORDINGS: dict[str, tuple[str, ...]] = {
-    "light": ("what colour is the traffic light?", "what does the traffic light show?", "is there a traffic light, and what colour is it?"),
-    "distance": ("how far is the nearest car ahead?", "what is the distance to the nearest car ahead?", "how many metres to the next car ahead?"),
-    "ahead": ("what is ahead of us?", "what do you see ahead?", "what is in front of the car?"),
-    "why": ("why are you braking?", "why do you slow down?", "why are you stopping?", "what are you waiting for?"),
-    "may": ("may i {move} now?", "can i {move} now?", "is it allowed to {move} now?"),
-    "pedestrian": ("is there a pedestrian near the road?", "do you see a pedestrian?", "is anybody on foot near the road?"),
-    "count": ("how many cars do you see ahead?", "how many cars are in the front camera?", "how many cars are ahead of us?"),
-    "weather": ("what is the weather like?", "how is the weather?", "is it raining, foggy, cloudy or sunny?"),
-    "daytime": ("is it day or night?", "what time of day is it?"),
-    "wet": ("is the road wet?", "is the road wet or dry?"),
-    "next": ("we shall {text}. what do you do now?", "the instruction is to {text}. what do you do now?"),
-    "lane": ("are you in the middle of your lane?", "is the car in the middle of the lane?", "where in the lane are you?"),
-    "junction": ("is there a junction ahead?", "do we come to a junction?"),
-    "bend": ("where does the road go?", "does the road bend?"),
-    "brake_lights": ("is the car ahead braking?", "are the brake lights of the car ahead on?"),
-}  # fmt: skip
-WEIGHTS = {"light": 4.0, "distance": 2.5, "ahead": 2.0, "why": 3.0, "may": 2.5, "pedestrian": 2.5, "count": 2.0, "weather": 1.0,
-           "daytime": 0.5, "wet": 0.7, "next": 2.0, "lane": 1.0, "junction": 1.0, "bend": 1.0, "brake_lights": 1.0}  # fmt: skip
-KEEP = {  # answers that would be given too often are asked for less often
-    "there is no light.": 0.3, "there is no car ahead.": 0.4, "i am not braking.": 0.25, "no.": 0.4, "i see no car.": 0.4,
-    "a free road.": 0.3, "no, there is no junction here.": 0.3, "it is day.": 0.35, "no, the road is dry.": 0.4, "i follow the road.": 0.3,
-    "yes, in the middle.": 0.5, "the road goes straight on.": 0.35, "no, it is not braking.": 0.5,
-}  # fmt: skip
 MOVES = {Command.LEFT: "turn left", Command.RIGHT: "turn right", Command.STRAIGHT: "go straight"}
 
 
 @dataclass(frozen=True)
 class Moment:
-    """All that a question may use. `boxes`: visible ones of the front camera; `actors`: those that some camera sees."""
+    """All that a question may use. `boxes`: visible ones of the front camera; `actors`: those that some camera
+    sees.
+    """
 
     state: WorldState
     profile: RouteProfile
@@ -72,7 +52,8 @@ class Moment:
         return self.s + EGO_FRONT_M
 
 
-def ask(state: WorldState, road_map: RoadMap, route: Route, route_s: float, plan: ExpertPlan, rng: np.random.Generator, *,
+def ask(state: WorldState, road_map: RoadMap, route: Route, route_s: float, plan: ExpertPlan, rng:
+np.random.Generator, *,
         profile: RouteProfile | None = None, boxes: Sequence[GtBox] = (),
         weather: WeatherSpec | None = None) -> tuple[str, str]:  # fmt: skip
     """One question with its answer. `boxes` are the true boxes of the front camera."""
@@ -138,7 +119,13 @@ def _light(moment: Moment) -> tuple[LightState | None, bool]:
     if line is not None and line.s - moment.front < 40.0 and heads:
         return moment.state.lights.get(line.group), True
     span = _span(moment)
-    near = line is not None and line.s - moment.front < 90.0 or span is not None and span.signalised and span.start < moment.front
+    near = (
+        line is not None
+        and line.s - moment.front < 90.0
+        or span is not None
+        and span.signalised
+        and span.start < moment.front
+    )
     return None, not heads and not near
 
 
@@ -196,8 +183,14 @@ def _ahead(moment: Moment, rng) -> Found | None:
     return _found("a free road.") if sure and leader is None else None
 
 
-REASONS = {"red light": "the light is red.", "car ahead": "there is a car ahead.", "pedestrian": "a pedestrian is crossing.",
-           "yield": "i let another car pass.", "curve": "the road bends.", "clear": "i am not braking."}  # fmt: skip
+REASONS = {
+    "red light": "the light is red.",
+    "car ahead": "there is a car ahead.",
+    "pedestrian": "a pedestrian is crossing.",
+    "yield": "i let another car pass.",
+    "curve": "the road bends.",
+    "clear": "i am not braking.",
+}
 
 
 def _why(moment: Moment, rng) -> Found | None:
@@ -293,7 +286,11 @@ def _next(moment: Moment, rng) -> Found | None:
         return None
     if moment.command in MOVES and moment.distance_m < 6.0:
         return _found(f"i {MOVES[moment.command]}.", text=text)
-    return _found("i follow the road.", text=text) if moment.distance_m > 12.0 or moment.command is Command.FOLLOW else None
+    return (
+        _found("i follow the road.", text=text)
+        if moment.distance_m > 12.0 or moment.command is Command.FOLLOW
+        else None
+    )
 
 
 def _lane(moment: Moment, rng) -> Found | None:

@@ -1,4 +1,6 @@
-"""A route as the expert sees it: resampled centre line with heading, curvature, speed profile, lights and junctions along it."""
+"""A route as the expert sees it: resampled centre line with heading, curvature, speed profile, lights and
+junctions along it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class StopLine:
 
 @dataclass(frozen=True)
 class JunctionSpan:
-    """Route section `start`..`end` (m) inside junction `junction_id`, taken with `turn`; `heading_in` rad at its entry."""
+    """Route section `start`..`end` (m) inside junction `junction_id`, taken with `turn`; `heading_in` rad at its
+    entry.
+    """
 
     start: float
     end: float
@@ -42,7 +46,8 @@ class JunctionSpan:
 class RouteProfile:
     """Arrays over arc length, spacing `STEP_M`, from 0 to the route's end plus `EXTEND_M`.
 
-    xy (N, 2) m, heading (N,) rad unwrapped, curvature (N,) 1/m left positive, speed (N,) m/s (limits, curves and the braking
+    xy (N, 2) m, heading (N,) rad unwrapped, curvature (N,) 1/m left positive, speed (N,) m/s (limits, curves
+    and the braking
     before them), limit (N,) m/s (signs only).
     """
 
@@ -67,7 +72,9 @@ class RouteProfile:
 
     @property
     def lists(self) -> tuple[list[float], ...]:
-        """x, y, heading, curvature, speed, limit as Python lists: scalar look-ups in a rollout are faster in lists."""
+        """x, y, heading, curvature, speed, limit as Python lists: scalar look-ups in a rollout are faster in
+        lists.
+        """
         return self._lists
 
     def project(self, x: float, y: float, s_hint: float, window: float = 12.0) -> tuple[float, float]:

@@ -1,4 +1,6 @@
-"""The expert: comes back to its lane, stops for lights, cars and people, yields, and is a pure function of what can be seen."""
+"""The expert: comes back to its lane, stops for lights, cars and people, yields, and is a pure function of what
+can be seen.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LIGHT_S = 120.0
 
 def line(start: tuple[float, float], end: tuple[float, float]) -> np.ndarray:
     steps = int(math.hypot(end[0] - start[0], end[1] - start[1])) + 1
-    return np.column_stack([np.linspace(start[0], end[0], steps), np.linspace(start[1], end[1], steps), np.zeros(steps)])
+    return np.column_stack(
+        [np.linspace(start[0], end[0], steps), np.linspace(start[1], end[1], steps), np.zeros(steps)]
+    )
 
 
 def arc(radius: float, angle: float) -> np.ndarray:
@@ -38,16 +42,27 @@ def straight() -> tuple[RoadMap, Route]:
     """A straight road with a light at 120 m; the next 20 m are a junction that a side road from the right crosses."""
     lanes = {
         1: Lane(1, line((0, 0), (121, 0)), speed_limit_mps=10.0, successors=[2], light_group=7, stop_s=LIGHT_S),
-        2: Lane(2, line((121, 0), (141, 0)), speed_limit_mps=10.0, successors=[3], junction_id=5, turn=Command.STRAIGHT),
+        2: Lane(
+            2, line((121, 0), (141, 0)), speed_limit_mps=10.0, successors=[3], junction_id=5, turn=Command.STRAIGHT
+        ),
         3: Lane(3, line((141, 0), (LENGTH, 0)), speed_limit_mps=10.0),
         4: Lane(4, line((130, -60), (130, -8)), speed_limit_mps=10.0, successors=[5]),
-        5: Lane(5, line((130, -8), (130, 8)), speed_limit_mps=10.0, successors=[6], junction_id=5, turn=Command.STRAIGHT),
+        5: Lane(
+            5, line((130, -8), (130, 8)), speed_limit_mps=10.0, successors=[6], junction_id=5, turn=Command.STRAIGHT
+        ),
         6: Lane(6, line((130, 8), (130, 60)), speed_limit_mps=10.0),
     }
     road_map = RoadMap("straight", lanes, light_groups={7: LightGroup(7, 5, 0)})
     points = line((0, 0), (LENGTH, 0))
     owners = np.where(points[:, 0] < 121, 1, np.where(points[:, 0] < 141, 2, 3))
-    route = Route(points, owners, np.full(len(points), 10.0), [Manoeuvre(121.0, 141.0, Command.STRAIGHT, 5)], [(LIGHT_S, 7)], [1, 2, 3])
+    route = Route(
+        points,
+        owners,
+        np.full(len(points), 10.0),
+        [Manoeuvre(121.0, 141.0, Command.STRAIGHT, 5)],
+        [(LIGHT_S, 7)],
+        [1, 2, 3],
+    )
     return road_map, route
 
 
@@ -56,7 +71,15 @@ def state(x: float, speed: float, light: LightState = LightState.GREEN, y: float
     return WorldState(0.0, Pose(x, y, 0.0, yaw), speed, route_s=x, actors=actors, lights={7: light})
 
 
-def car(x: float, y: float = 0.0, speed: float = 0.0, yaw: float = 0.0, lane: int = 1, s: float | None = None, accel: float = 0.0) -> ActorState:
+def car(
+    x: float,
+    y: float = 0.0,
+    speed: float = 0.0,
+    yaw: float = 0.0,
+    lane: int = 1,
+    s: float | None = None,
+    accel: float = 0.0,
+) -> ActorState:
     place = x if s is None else s
     return ActorState(3, "car", lane, place, x, y, 0.0, yaw, speed, accel, 4.5, 1.8, 1.5, (1.0, 0.0, 0.0))
 

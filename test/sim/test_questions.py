@@ -8,14 +8,12 @@ import numpy as np
 import pytest
 
 from wamdiff2_core.scene import Command
-from wamdiff2_sim import questions
 from wamdiff2_sim.expert import Expert
-from wamdiff2_sim.questions import ANSWERS, WORDINGS, ask, make_moment
+from wamdiff2_sim.questions import ANSWERS, ask, make_moment
 from wamdiff2_sim.roads.roadmap import Lane, LightGroup, RoadMap
 from wamdiff2_sim.roads.route import Manoeuvre, Route
 from wamdiff2_sim.types import ActorState, GtBox, LightState, Pose, WeatherSpec, WorldState
-
-RNG = np.random.default_rng(0)
+from wamdiff2_sim.wordings import WEIGHTS, WORDINGS
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +25,9 @@ def road() -> tuple[RoadMap, Route, Expert]:
         3: Lane(3, points[141:], speed_limit_mps=10.0),
     }
     owners = np.where(points[:, 0] < 121, 1, np.where(points[:, 0] < 141, 2, 3))
-    route = Route(points, owners, np.full(201, 10.0), [Manoeuvre(121.0, 141.0, Command.STRAIGHT, 5)], [(118.0, 7)], [1, 2, 3])
+    route = Route(
+        points, owners, np.full(201, 10.0), [Manoeuvre(121.0, 141.0, Command.STRAIGHT, 5)], [(118.0, 7)], [1, 2, 3]
+    )
     road_map = RoadMap("straight", lanes, light_groups={7: LightGroup(7, 5, 0)})
     return road_map, route, Expert(road_map)
 
@@ -45,8 +45,21 @@ def moment(road, x=100.0, speed=6.0, light=LightState.RED, y=0.0, boxes=(LIGHT_B
 def actor(kind: str, x: float, y: float, number: int = 4, **more) -> tuple[ActorState, GtBox]:
     values = {"yaw": 0.0, "speed": 0.0, "braking": False} | more
     size = (0.5, 0.5, 1.7) if kind == "pedestrian" else (4.5, 1.8, 1.5)
-    who = ActorState(number, kind, -1 if kind == "pedestrian" else 1, x, x, y, 0.0, values["yaw"], values["speed"], 0.0, *size,
-                     (1.0, 0.0, 0.0), values["braking"])  # fmt: skip
+    who = ActorState(
+        number,
+        kind,
+        -1 if kind == "pedestrian" else 1,
+        x,
+        x,
+        y,
+        0.0,
+        values["yaw"],
+        values["speed"],
+        0.0,
+        *size,
+        (1.0, 0.0, 0.0),
+        values["braking"],
+    )
     return who, GtBox(kind, (300.0, 150.0, 340.0, 220.0), 1.0, x - 100.0, number)
 
 
@@ -77,7 +90,10 @@ def test_why(road):
     car, box = actor("car", 115.0, 0.0)
     assert answer("why", moment(road, light=LightState.GREEN, boxes=(box,), actors=(car,))) == "there is a car ahead."
     walker, box = actor("pedestrian", 113.0, 0.5, speed=1.0, yaw=math.pi / 2)
-    assert answer("why", moment(road, light=LightState.GREEN, boxes=(box,), actors=(walker,))) == "a pedestrian is crossing."
+    assert (
+        answer("why", moment(road, light=LightState.GREEN, boxes=(box,), actors=(walker,)))
+        == "a pedestrian is crossing."
+    )
     assert answer("why", moment(road, light=LightState.GREEN)) == "i am not braking."
     assert answer("why", moment(road, light=LightState.GREEN, boxes=(), actors=(car,))) is None  # the cause is hidden
 
@@ -88,7 +104,9 @@ def test_may_i_go(road):
     assert answer("may", moment(road, x=20.0, boxes=())) == "no, there is no junction here."
 
 
-@pytest.mark.parametrize(("y", "expected"), [(3.0, "yes, on the left."), (-3.0, "yes, on the right."), (0.5, "yes, on the road.")])
+@pytest.mark.parametrize(
+    ("y", "expected"), [(3.0, "yes, on the left."), (-3.0, "yes, on the right."), (0.5, "yes, on the road.")]
+)
 def test_pedestrians(road, y, expected):
     walker, box = actor("pedestrian", 112.0, y)
     assert answer("pedestrian", moment(road, boxes=(box,), actors=(walker,))) == expected
@@ -136,7 +154,7 @@ def test_asked_questions_are_short_lower_case_and_deterministic(road):
         x = 5.0 + seed % 120
         state = WorldState(0.0, Pose(x, 0.0), 5.0, route_s=x, lights={7: LightState.RED})
         plan = expert.plan(state, route, x)
-        arguments = dict(profile=expert.profile(route), boxes=(LIGHT_BOX,), weather=WeatherSpec())
+        arguments = {"profile": expert.profile(route), "boxes": (LIGHT_BOX,), "weather": WeatherSpec()}
         pair = ask(state, road_map, route, x, plan, np.random.default_rng(seed), **arguments)
         assert pair == ask(state, road_map, route, x, plan, np.random.default_rng(seed), **arguments)
         pairs.add(pair)
@@ -147,4 +165,4 @@ def test_asked_questions_are_short_lower_case_and_deterministic(road):
 
 
 def test_every_kind_has_wordings_weights_and_an_answer():
-    assert set(ANSWERS) == set(WORDINGS) == set(questions.WEIGHTS)
+    assert set(ANSWERS) == set(WORDINGS) == set(WEIGHTS)

@@ -1,4 +1,6 @@
-"""Pedals and steering that make the world's own vehicle drive an expert plan. For data and checks; models use the core's follower."""
+"""Pedals and steering that make the world's own vehicle drive an expert plan. For data and checks; models use the
+core's follower.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ import numpy as np
 from wamdiff2_sim.expert import ExpertPlan
 from wamdiff2_sim.longitudinal import DT_S
 from wamdiff2_sim.types import EGO_WHEELBASE_M, VehicleControl
-from wamdiff2_sim.vehicle import AIR_DRAG_PER_M, MAX_ACCEL_MPS2, MAX_BRAKE_MPS2, MAX_STEER_RAD, ROLLING_DRAG_MPS2, TOP_SPEED_MPS
+from wamdiff2_sim.vehicle import (
+    AIR_DRAG_PER_M,
+    MAX_ACCEL_MPS2,
+    MAX_BRAKE_MPS2,
+    MAX_STEER_RAD,
+    ROLLING_DRAG_MPS2,
+    TOP_SPEED_MPS,
+)
 
 AHEAD_STEPS = 2  # the wheels answer late
 

@@ -18,7 +18,9 @@ MIN_SIDE_UNITS = 6  # of 1000: smaller boxes cannot be seen at the model's image
 
 @dataclass(frozen=True)
 class Frame:
-    """One labelled moment. `images`: model-sized (H, W, 3) uint8 RGB by camera, in rig order; `points` (8, 2) m, ego frame."""
+    """One labelled moment. `images`: model-sized (H, W, 3) uint8 RGB by camera, in rig order; `points` (8, 2) m,
+    ego frame.
+    """
 
     name: str
     images: dict[str, np.ndarray]
@@ -63,7 +65,13 @@ def entries(frame: Frame, image_paths: Sequence[str]) -> list[dict[str, object]]
     out: list[dict[str, object]] = []
     for index, (task, human, answer) in enumerate(talks):
         said = [{"from": "human", "value": head + human}, {"from": "gpt", "value": answer}]
-        entry = {"id": f"{frame.name}_{task}{index}", "datasource": DATASOURCE, "image": list(image_paths), "conversations": said,
-                 "task": task, "meta": frame.meta if task == "plan" else {}}  # fmt: skip
+        entry = {
+            "id": f"{frame.name}_{task}{index}",
+            "datasource": DATASOURCE,
+            "image": list(image_paths),
+            "conversations": said,
+            "task": task,
+            "meta": frame.meta if task == "plan" else {},
+        }
         out.append(entry)
     return out

@@ -1,4 +1,6 @@
-"""Drives the expert through towns and yields labelled frames: natural moments and perturbed or changed ones beside them."""
+"""Drives the expert through towns and yields labelled frames: natural moments and perturbed or changed ones beside
+them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class FrameSource:
     `perturb` False gives natural moments only (evaluation).
     """
 
-    def __init__(self, rig: Sequence[Camera], maps: Sequence[str], perturb: bool = True, device_index: int | None = None) -> None:
+    def __init__(
+        self, rig: Sequence[Camera], maps: Sequence[str], perturb: bool = True, device_index: int | None = None
+    ) -> None:
         self._rig, self._maps, self._perturb, self._device = tuple(rig), tuple(maps), perturb, device_index
         self._renderer: Renderer | None = None
         self._rng = np.random.default_rng(0)
@@ -109,10 +113,15 @@ class FrameSource:
         self._made += 1
         front = self._rig[0]
         return Frame(
-            f"{self._prefix}_{self._made:04d}", {name: _small(name, image) for name, image in images.items()}, ego_state(state),
-            navigation_text(command, distance), plan.points, detections(boxes, (front.width, front.height)), tuple(questions),
+            f"{self._prefix}_{self._made:04d}",
+            {name: _small(name, image) for name, image in images.items()},
+            ego_state(state),
+            navigation_text(command, distance),
+            plan.points,
+            detections(boxes, (front.width, front.height)),
+            tuple(questions),
             _meta(state, plan, kind, command, distance, map_name, world),
-        )  # fmt: skip
+        )
 
 
 class Drive:
@@ -165,7 +174,11 @@ class Drive:
         command, distance = self.world.route.command_at(state.route_s)
         if command is not Command.FOLLOW and distance < 25.0:
             return 1.0
-        if plan.reason == "clear" and abs(plan.speed[-1] - plan.speed[0]) < 1.0 and abs(plan.yaw[-1] - plan.yaw[0]) < 0.1:
+        if (
+            plan.reason == "clear"
+            and abs(plan.speed[-1] - plan.speed[0]) < 1.0
+            and abs(plan.yaw[-1] - plan.yaw[0]) < 0.1
+        ):
             return 0.35
         if plan.reason == "car ahead" and abs(plan.speed[-1] - plan.speed[0]) < 1.5:
             return 0.4
@@ -176,7 +189,9 @@ class Drive:
 
 
 def visible_state(state: WorldState, boxes: Sequence[GtBox], front: Camera) -> WorldState:
-    """Without road users that stand in the front camera's view but are wholly hidden: a label must not know of them."""
+    """Without road users that stand in the front camera's view but are wholly hidden: a label must not know of
+    them.
+    """
     seen = {box.actor_id for box in boxes if box.visible > 0.08}
     half = math.radians(front.fov_deg) / 2.0 - 0.03
     eye: Pose = state.ego.ahead(front.position[0])
@@ -201,10 +216,19 @@ def _meta(state: WorldState, plan: ExpertPlan, kind: str, command: Command, dist
     weather = world.weather
     look = "night" if weather.night else "rain" if weather.rain > 0.15 else "fog" if weather.fog > 0.2 else "clear"
     return {
-        "reason": plan.reason, "manoeuvre": near.value, "motion": _motion(plan), "perturbed": kind, "weather": look,
-        "map": map_name.split(":")[0], "map_name": map_name, "time": round(state.time, 2), "speed": round(state.speed, 2),
-        "yaw": round(state.ego.yaw, 4), "x": round(state.ego.x, 2), "y": round(state.ego.y, 2),
-    }  # fmt: skip
+        "reason": plan.reason,
+        "manoeuvre": near.value,
+        "motion": _motion(plan),
+        "perturbed": kind,
+        "weather": look,
+        "map": map_name.split(":")[0],
+        "map_name": map_name,
+        "time": round(state.time, 2),
+        "speed": round(state.speed, 2),
+        "yaw": round(state.ego.yaw, 4),
+        "x": round(state.ego.x, 2),
+        "y": round(state.ego.y, 2),
+    }
 
 
 def _motion(plan: ExpertPlan) -> str:
@@ -214,5 +238,3 @@ def _motion(plan: ExpertPlan) -> str:
     if after < 0.3:
         return "stopping"
     return "slowing" if after < before - 1.5 else "speeding up" if after > before + 1.5 else "steady"
-
-

@@ -1,4 +1,6 @@
-"""States beside the good line: off the lane's middle, askew, too slow, too fast, standing. Closed-loop recovery is learnt from them."""
+"""States beside the good line: off the lane's middle, askew, too slow, too fast, standing. Closed-loop recovery is
+learnt from them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ HARD_BRAKING = 4.5  # m/s^2, a drawn speed still allows to stop with this
 CLEARANCE_M = 0.35
 
 
-def perturbed(state: WorldState, plan: ExpertPlan, profile: RouteProfile, s: float, rng: np.random.Generator) -> WorldState:
+def perturbed(
+    state: WorldState, plan: ExpertPlan, profile: RouteProfile, s: float, rng: np.random.Generator
+) -> WorldState:
     """A state near `state`: pose beside the route at about the same place, speed mostly independent of the situation.
 
     The acceleration told is not that of the label: a model must not learn to continue what it is told.
@@ -25,7 +29,9 @@ def perturbed(state: WorldState, plan: ExpertPlan, profile: RouteProfile, s: flo
     for _ in range(6):
         pose = _pose(state, profile, s, rng)
         speed = _speed(state, plan, profile, s, rng)
-        candidate = replace(state, ego=pose, speed=speed, acceleration=_acceleration(speed, rng), yaw_rate=0.0, steer=0.0)
+        candidate = replace(
+            state, ego=pose, speed=speed, acceleration=_acceleration(speed, rng), yaw_rate=0.0, steer=0.0
+        )
         if not touches(candidate):
             return candidate
     return replace(state, speed=_speed(state, plan, profile, s, rng))

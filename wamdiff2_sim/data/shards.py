@@ -22,7 +22,9 @@ def shard_path(folder: Path, index: int) -> Path:
 
 
 class ShardWriter:
-    """Collects frames in a hidden folder and renames it when it is full, so that readers only ever see whole shards."""
+    """Collects frames in a hidden folder and renames it when it is full, so that readers only ever see whole
+    shards.
+    """
 
     def __init__(self, folder: Path, index: int) -> None:
         self.target = shard_path(folder, index)
@@ -57,7 +59,11 @@ class ShardWriter:
         """Shares of situations, and counts of answers."""
         shares = {name: {key: round(n / max(self.frames, 1), 4) for key, n in counter.most_common()}
                   for name, counter in self._statistics.items() if name != "answers"}  # fmt: skip
-        return {"frames": self.frames, **shares, "answers": dict(self._statistics.get("answers", Counter()).most_common())}
+        return {
+            "frames": self.frames,
+            **shares,
+            "answers": dict(self._statistics.get("answers", Counter()).most_common()),
+        }
 
     def _count(self, frame: Frame) -> None:
         for name in ("reason", "manoeuvre", "motion", "perturbed", "map", "weather"):

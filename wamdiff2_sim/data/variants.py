@@ -1,4 +1,6 @@
-"""The same moment with one thing changed: another light, a car less, somebody on the road. Causes are learnt from such pairs."""
+"""The same moment with one thing changed: another light, a car less, somebody on the road. Causes are learnt from
+such pairs.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ COLOUR_SHARES = (0.42, 0.13, 0.45)  # red, yellow, green
 
 def with_other_light(state: WorldState, road_map: RoadMap, profile: RouteProfile, s: float,
                      rng: np.random.Generator) -> WorldState:  # fmt: skip
-    """Another colour for the light ahead, and lights that fit to it at the same junction; unchanged without a light ahead."""
+    """Another colour for the light ahead, and lights that fit to it at the same junction; unchanged without a
+    light ahead.
+    """
     line = next((line for line in profile.stop_lines if -1.0 < line.s - s - EGO_FRONT_M < LIGHT_NEAR_M), None)
     if line is None:
         return state
@@ -53,14 +57,30 @@ def with_walker(state: WorldState, profile: RouteProfile, s: float, rng: np.rand
     speed = 0.0 if rng.random() < 0.15 else float(rng.uniform(0.9, 1.9))
     height = float(rng.uniform(1.5, 1.9))
     colour = tuple(rng.uniform(0.05, 0.9, size=3).tolist())
-    walker = ActorState(INSERTED_ID, "pedestrian", -1, 0.0, x, y, state.ego.z, math.remainder(heading + across, math.tau), speed, 0.0,
-                        0.5, 0.5, height, colour)  # fmt: skip
+    walker = ActorState(
+        INSERTED_ID,
+        "pedestrian",
+        -1,
+        0.0,
+        x,
+        y,
+        state.ego.z,
+        math.remainder(heading + across, math.tau),
+        speed,
+        0.0,
+        0.5,
+        0.5,
+        height,
+        colour,
+    )
     return replace(state, actors=(*state.actors, walker))
 
 
 def varied(state: WorldState, plan: ExpertPlan, road_map: RoadMap, profile: RouteProfile, s: float,
            rng: np.random.Generator) -> WorldState:  # fmt: skip
-    """Often another light, sometimes without the road user that decides the plan, sometimes with somebody crossing."""
+    """Often another light, sometimes without the road user that decides the plan, sometimes with somebody
+    crossing.
+    """
     if rng.random() < 0.5:
         state = with_other_light(state, road_map, profile, s, rng)
     if plan.actor_id >= 0 and rng.random() < 0.25:
