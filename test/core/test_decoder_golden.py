@@ -8,8 +8,8 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-
 from tiny_models import GOLDEN
+
 from wamdiff2_core import BlockDecoder, DecodingConfig, load_model
 from wamdiff2_core.decode.reference import full_logits, reference_generate
 from wamdiff2_core.model.masks import Part, label

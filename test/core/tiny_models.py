@@ -69,7 +69,8 @@ def block_diffusion(prediction: str = "next", context: str = "causal", mask: int
 def random_model(config: dict[str, Any], seed: int = 0) -> Qwen3VLForConditionalGeneration:
     """Weights wide enough that attention is not flat and tokens differ."""
     torch.manual_seed(seed)
-    model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**{k: v for k, v in config.items() if k != "block_diffusion"}))
+    plain = {key: value for key, value in config.items() if key not in ("block_diffusion", "model_type")}
+    model = Qwen3VLForConditionalGeneration(Qwen3VLConfig(**plain))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() > 1:

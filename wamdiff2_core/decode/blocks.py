@@ -16,7 +16,7 @@ from wamdiff2_core.model.checkpoint import LoadedModel
 
 @dataclass
 class BlockState:
-    """One block of R rows, all (R, B): tokens (mask id where undecided), decided, confidence, needed (inside the limit).
+    """One block of R rows, all (R, B): tokens (mask id where undecided), decided, confidence, needed (by the limit).
 
     share (R,): tokens that static and sequential keep per step. steps (R,): denoising steps taken.
     """
@@ -90,7 +90,7 @@ def apply_step(
 
 
 def end_at_eos(state: BlockState, vocabulary: Vocabulary) -> None:
-    """What follows the first decided end token is end tokens, as the padding in training: nothing left to predict there."""
+    """After the first decided end token come end tokens only, the padding of training: nothing left to predict."""
     ended = (state.decided & torch.isin(state.tokens, vocabulary.eos)).cumsum(1) > 0
     state.tokens = torch.where(ended & ~state.decided, vocabulary.eos[0], state.tokens)
     state.decided = state.decided | ended

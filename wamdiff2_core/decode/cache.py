@@ -15,8 +15,8 @@ from wamdiff2_core.model.masks import Labels, Part, attention_mask, concat
 class KVCache:
     """keys, values: (L, R, kv_heads, capacity, head_dim). Slots below `length` are committed and described by `labels`.
 
-    A forward pass writes its tokens behind the committed ones; `commit` keeps the first of them, the next pass overwrites
-    the rest. The rows of a batch move in lockstep, so one length serves all; padding inside a row is labelled PAD.
+    A forward pass writes its tokens behind the committed ones; `commit` keeps the first of them, the next pass writes
+    over the rest. Rows of a batch move in lockstep, so one length serves all; padding inside a row is labelled PAD.
     """
 
     keys: Tensor

@@ -19,9 +19,7 @@ from wamdiff2_core.decode.scaffold import Scaffold
 from wamdiff2_core.decode.segment import Segment, encode, join, prompt_segment
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
-from wamdiff2_core.model.tokens import as_rows
-
-InputIds = Tensor | Sequence[Tensor] | Sequence[Sequence[int]] | Sequence[int]
+from wamdiff2_core.model.tokens import InputIds, as_rows
 
 
 @dataclass(frozen=True)
@@ -106,7 +104,7 @@ class BlockDecoder:
         image_grid_thw: Tensor | None = None,
         block_size: int = 1,
     ) -> Tensor:
-        """Logits (N, V) at every token of one prompt, for comparisons; block_size matters to block-causal context only."""
+        """Logits (N, V) at every token of one prompt, for comparisons; block_size matters to block-causal context."""
         rows, _ = as_rows(input_ids)
         features = encode(self.loaded, pixel_values, image_grid_thw)
         segment = prompt_segment(self.loaded, rows[:1], features, image_grid_thw, block_size).segment
@@ -170,8 +168,8 @@ class BlockDecoder:
         )
 
     def _cache(self, rows: int, capacity: int) -> KVCache:
-        text = self.loaded.model.model.language_model
-        return new_cache(self.loaded.config.text_config, rows, capacity, self.loaded.device, text.embed_tokens.weight.dtype)
+        dtype = self.loaded.model.model.language_model.embed_tokens.weight.dtype
+        return new_cache(self.loaded.config.text_config, rows, capacity, self.loaded.device, dtype)
 
     def _check(self, config: DecodingConfig, prefix: Prefix | None) -> None:
         """Settings against the model and the prefix."""

@@ -40,7 +40,7 @@ def choose(name: str, loaded: LoadedModel) -> Kernels:
 
 
 class PlainKernels:
-    """transformers' own decoder layers, one after the other, on our cache: the twin that faster sets are tested against."""
+    """transformers' own decoder layers on our cache: the twin that faster sets are tested against."""
 
     name = "plain"
 

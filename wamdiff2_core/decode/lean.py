@@ -107,7 +107,7 @@ class LeanKernels:
         at: int,
         mask: Tensor | None,
     ) -> Tensor:
-        """Attention with residual: writes keys and values (R, kv_heads, capacity, D) at slot `at`, reads all up to there."""
+        """Attention with residual; writes keys and values (R, kv_heads, capacity, D) from slot `at` on."""
         rows, width, _ = hidden.shape
         turning = self._heads + self._kv_heads
         qkv = F.linear(_normed(hidden, self._eps), layer.qkv, layer.qkv_bias).view(rows, width, -1, self._size)

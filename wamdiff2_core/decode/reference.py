@@ -30,7 +30,9 @@ def reference_generate(
     config = config or DecodingConfig()
     vocabulary = Vocabulary.of(loaded)
     eos = set(loaded.eos_token_ids)
-    answer, confidences, steps = torch.empty(0, dtype=torch.int64), [], []
+    answer = torch.empty(0, dtype=torch.int64)
+    confidences: list[float] = []
+    steps: list[int] = []
     status, forwards = Status.TRUNCATED, 0
     for start in range(0, config.max_new_tokens, config.block_size):
         given, allowed = scaffold_block([scaffold], start, config.block_size, vocabulary)
@@ -43,6 +45,7 @@ def reference_generate(
             forwards += 1
             tokens, probability, usable = predict(logits[None], allowed, vocabulary)
             if not bool(usable.all()):
+                steps.append(int(state.steps[0]) + 1)
                 return DecodeResult(answer.tolist(), Status.INVALID, confidences, steps, forwards)
             apply_step(state, tokens, probability, vocabulary, config)
         steps.append(int(state.steps[0]))
@@ -73,7 +76,7 @@ def block_logits(
     noisy = label(Part.NOISY, torch.arange(len(block)) + len(answer), block_size)
     labels = concat([*clean_labels(len(prompt), len(answer), block_size), noisy])
     ids = torch.cat((prompt, answer, block))
-    logits = full_logits(loaded, ids, labels, pixel_values, image_grid_thw)
+    logits = full_logits(loaded, ids, labels, pixel_values, image_grid_thw, prompt=len(prompt))
     return logits[-len(block) :] if loaded.prediction == "same" else logits[-len(block) - 1 : -1]
 
 
@@ -92,18 +95,30 @@ def full_logits(
     labels: Labels,
     pixel_values: Tensor | None = None,
     image_grid_thw: Tensor | None = None,
+    prompt: int | None = None,
 ) -> Tensor:
-    """Logits (S, V) of a whole sequence (S,) with consecutive positions, through transformers' model and our mask."""
-    model, config = loaded.model, loaded.config
-    positions, _ = mrope_positions(
-        ids, grids_of(image_grid_thw), config.image_token_id, config.vision_config.spatial_merge_size
-    )
-    out = model(
-        input_ids=ids[None],
-        pixel_values=pixel_values,
-        image_grid_thw=image_grid_thw,
+    """Logits (S, V) of a whole sequence (S,), through transformers' vision and text models and our mask.
+
+    The first `prompt` tokens (None: all) may be images; positions go on from there.
+    """
+    model, config = loaded.model.model, loaded.config
+    prompt = len(ids) if prompt is None else prompt
+    merge = config.vision_config.spatial_merge_size
+    places, free = mrope_positions(ids[:prompt], grids_of(image_grid_thw), config.image_token_id, merge)
+    positions = torch.cat((places, torch.arange(free, free + len(ids) - prompt).expand(3, -1)), 1)
+    embeds = model.language_model.embed_tokens(ids[None])
+    where, deepstack = None, None
+    if pixel_values is not None:
+        seen = model.visual(pixel_values.to(embeds.dtype), grid_thw=image_grid_thw, return_dict=True)
+        where = (ids == config.image_token_id)[None] & (torch.arange(len(ids)) < prompt)
+        embeds = embeds.masked_scatter(where[..., None], seen.pooler_output)
+        deepstack = seen.deepstack_features
+    out = model.language_model(
+        inputs_embeds=embeds,
         position_ids=positions[:, None],
         attention_mask=attention_mask(labels, labels, loaded.context)[None, None],
+        visual_pos_masks=where,
+        deepstack_visual_embeds=deepstack,
         use_cache=False,
     )
-    return out.logits[0]
+    return loaded.model.lm_head(out.last_hidden_state)[0].float()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from wamdiff2_core.decode.blocks import BlockState, Vocabulary, apply_step, open_block, predict, scaffold_block
+from wamdiff2_core.decode.blocks import Vocabulary, apply_step, open_block, predict, scaffold_block
 from wamdiff2_core.decode.cache import KVCache
 from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.decode.kernels import Kernels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.model.checkpoint import LoadedModel
 from wamdiff2_core.model.masks import Labels, Part, concat, padded_label
-from wamdiff2_core.model.tokens import Grid, deal_images, grids_of, mrope_positions
+from wamdiff2_core.model.tokens import deal_images, grids_of, mrope_positions
 from wamdiff2_core.model.vision import ImageFeatures, encode_images
 
 
@@ -36,17 +36,27 @@ class Segment:
 
     def rows(self, index: Tensor) -> Segment:
         """Only these rows."""
-        deepstack = None if self.deepstack is None else self.deepstack[:, index]
-        return Segment(
-            self.embeds[index], self.cos[index], self.sin[index], self.labels[index], deepstack, self.sees_all, self.padded
+        return replace(
+            self,
+            embeds=self.embeds[index],
+            cos=self.cos[index],
+            sin=self.sin[index],
+            labels=self.labels[index],
+            deepstack=None if self.deepstack is None else self.deepstack[:, index],
         )
 
     def cut(self, start: int, end: int) -> Segment:
         """Tokens [start, end) of every row."""
         part = slice(start, end)
-        deepstack = None if self.deepstack is None else self.deepstack[:, :, part]
-        labels = self.labels[..., part]
-        return Segment(self.embeds[:, part], self.cos[:, part], self.sin[:, part], labels, deepstack, False, self.padded)
+        return replace(
+            self,
+            embeds=self.embeds[:, part],
+            cos=self.cos[:, part],
+            sin=self.sin[:, part],
+            labels=self.labels[:, part],
+            deepstack=None if self.deepstack is None else self.deepstack[:, :, part],
+            sees_all=False,
+        )
 
 
 def join(segments: Sequence[Segment]) -> Segment:

@@ -27,8 +27,8 @@ KINDS = ("qwen3_vl", "wam_diff2", "wamdiff2")
 PREDICTIONS = ("next", "same")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-# Upstream's format does not store the mask token. Its released models use this row of the 151,936-row vocabulary; copies
-# with a smaller vocabulary use their last row.
+# Upstream's format does not store the mask token. Its released models use this row of the 151,936-row vocabulary;
+# copies with a smaller vocabulary use their last row.
 UPSTREAM_MASK_TOKEN_ID = 151671
 
 log = logging.getLogger(__name__)
@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 class LoadedModel:
     """A model and what its folder says about how to use it.
 
-    prediction: "next" (logits of token i-1 predict token i, as in the autoregressive model) or "same" (logits of a masked
-    token predict it). context: how clean tokens see each other, "causal" or "block_causal". mask_token_id: None when the
-    folder names none (a plain Qwen3-VL): such a model decodes with block size 1 only.
+    prediction: "next" (logits of token i-1 predict token i, as in the autoregressive model) or "same" (logits of a
+    masked token predict it). context: how clean tokens see each other, "causal" or "block_causal". mask_token_id: None
+    when the folder names none (a plain Qwen3-VL): such a model decodes with block size 1 only.
     """
 
     model: Qwen3VLForConditionalGeneration
@@ -75,8 +75,8 @@ def load_model(
 ) -> LoadedModel:
     """Load a checkpoint folder, in eval mode. `mask_token_id` overrides what the folder says (or does not say).
 
-    Raises CheckpointError, with expected and actual, for: no config, unknown kind, pickle-only weights, missing or surplus
-    tensors, wrong shapes, ids outside the vocabulary, a malformed `block_diffusion` entry.
+    Raises CheckpointError, with expected and actual, for: no config, unknown kind, pickle-only weights, missing or
+    surplus tensors, wrong shapes, ids outside the vocabulary, a malformed `block_diffusion` entry.
     """
     folder = Path(folder)
     raw = read_json(folder / "config.json")
@@ -125,11 +125,11 @@ def block_diffusion_of(raw: Mapping[str, Any], kind: str, folder: Path) -> dict[
         raise CheckpointError(f"{folder}: expected block_diffusion to be an object, got {entry!r}")
     for name, choices in (("prediction", PREDICTIONS), ("context", CONTEXTS)):
         if entry.get(name) not in choices:
-            raise CheckpointError(f"{folder}: block_diffusion.{name}: expected one of {choices}, got {entry.get(name)!r}")
-    if not isinstance(entry.get("mask_token_id"), int):
-        raise CheckpointError(
-            f"{folder}: block_diffusion.mask_token_id: expected an integer, got {entry.get('mask_token_id')!r}"
-        )
+            actual = entry.get(name)
+            raise CheckpointError(f"{folder}: block_diffusion.{name}: expected one of {choices}, got {actual!r}")
+    mask = entry.get("mask_token_id")
+    if not isinstance(mask, int):
+        raise CheckpointError(f"{folder}: block_diffusion.mask_token_id: expected an integer, got {mask!r}")
     return dict(entry)
 
 
@@ -202,7 +202,7 @@ def _mask_token_id(
     block_diffusion: Mapping[str, Any],
     config: Qwen3VLConfig,
 ) -> int | None:
-    """The mask token a folder names; upstream's own convention where its format leaves it out; None for a plain model."""
+    """The mask token a folder names; upstream's convention where its format leaves it out; None for a plain model."""
     for source in (block_diffusion, raw, raw["text_config"], generation):
         if isinstance(source.get("mask_token_id"), int):
             return int(source["mask_token_id"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,9 +11,10 @@ from torch import Tensor
 from wamdiff2_core.errors import DataError
 
 Grid = tuple[int, int, int]
+InputIds: TypeAlias = Tensor | Sequence[Tensor] | Sequence[Sequence[int]] | Sequence[int]
 
 
-def as_rows(input_ids: Tensor | Sequence[Tensor] | Sequence[Sequence[int]] | Sequence[int]) -> tuple[list[Tensor], bool]:
+def as_rows(input_ids: InputIds) -> tuple[list[Tensor], bool]:
     """Rows as 1-D int64 tensors, and whether the caller gave a single row (1-D, or 2-D with one row)."""
     if isinstance(input_ids, Tensor):
         rows = [input_ids] if input_ids.dim() == 1 else list(input_ids)
@@ -60,8 +62,10 @@ def deal_images(rows: Sequence[Tensor], grids: Sequence[Grid], image_token_id: i
     return dealt
 
 
-def mrope_positions(row: Tensor, grids: Sequence[Grid], image_token_id: int, merge: int, start: int = 0) -> tuple[Tensor, int]:
-    """(time, height, width) positions (3, N) of a row that begins at position `start`, and the next free position.
+def mrope_positions(
+    row: Tensor, grids: Sequence[Grid], image_token_id: int, merge: int, start: int = 0
+) -> tuple[Tensor, int]:
+    """(time, height, width) positions (3, N) of a row that begins at `start`, and the next free position.
 
     Text advances all three together; an image spans its merged grid and then text goes on after its longer side.
     """

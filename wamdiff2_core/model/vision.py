@@ -42,7 +42,7 @@ def encode_images(visual: Any, pixel_values: Tensor, grid_thw: Tensor | Sequence
     grid_thw: (images, 3) patches in time, height, width. Tokens come in the order of the images.
     """
     grids = grids_of(grid_thw) if isinstance(grid_thw, Tensor) else list(grid_thw)
-    merge = visual.spatial_merge_size
+    tokens = [image_tokens(grid, visual.spatial_merge_size) for grid in grids]
     counts = [t * h * w for t, h, w in grids]
     if pixel_values.shape[0] != sum(counts):
         raise DataError(f"pixel_values: expected {sum(counts)} patches for grids {grids}, got {pixel_values.shape[0]}")
@@ -57,7 +57,7 @@ def encode_images(visual: Any, pixel_values: Tensor, grid_thw: Tensor | Sequence
         for row, index in enumerate(members):
             outputs[index] = features[:, row]
     joined = torch.cat(outputs, dim=1)
-    assert joined.shape[1] == sum(image_tokens(grid, merge) for grid in grids)
+    assert joined.shape[1] == sum(tokens)
     return ImageFeatures(joined[0], joined[1:])
 
 
@@ -104,14 +104,14 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _rope(visual: Any, place: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and sin (n, head_dim) of patches at `place` (n, 2): rows turn the first half of the pairs, columns the second."""
+    """cos and sin (n, head_dim) of patches at `place` (n, 2): rows turn the first half of the pairs."""
     angles = (place[..., None].float() * visual.rotary_pos_emb.inv_freq.float()).flatten(1)
     angles = torch.cat((angles, angles), -1)
     return angles.cos(), angles.sin()
 
 
 @lru_cache(maxsize=64)
-@torch.inference_mode(False)  # the first caller may be the decoder, the next one training: autograd must accept the tables
+@torch.inference_mode(False)  # the first caller may be the decoder, the next one training, under autograd
 def _tables(h: int, w: int, merge: int, side: int, device: str) -> _Tables:
     """Tables of an h x w patch grid, patches ordered by merge x merge cell, as the image processor orders them."""
     rows, columns = torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij")
@@ -125,7 +125,7 @@ def _tables(h: int, w: int, merge: int, side: int, device: str) -> _Tables:
 
 
 def _axis_taps(index: Tensor, size: int, side: int) -> tuple[Tensor, Tensor]:
-    """Two neighbours in a table of `side` entries and their weights, for `index` (n,) on an axis of `size` (corners meet)."""
+    """Two neighbours in a table of `side` entries, and weights, for `index` (n,) on an axis of `size`; corners meet."""
     source = index.float() * (side - 1) / max(size - 1, 1)
     low = source.floor().long()
     share = source - low

@@ -26,7 +26,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         return _read_file(folder / SINGLE)
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if pickles:
-        raise CheckpointError(f"{folder}: expected safetensors weights, got pickle files {pickles}: they are not loaded")
+        raise CheckpointError(f"{folder}: expected safetensors weights, got pickle files {pickles}, never loaded here")
     raise CheckpointError(f"{folder}: expected {SINGLE} or {INDEX}, found neither")
 
 
@@ -57,7 +57,9 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         raise CheckpointError(f"{path}: expected a safetensors file, got {error}") from error
 
 
-def check_weights(weights: dict[str, Tensor], expected: Mapping[str, tuple[int, ...]], tied: bool, folder: Path) -> None:
+def check_weights(
+    weights: dict[str, Tensor], expected: Mapping[str, tuple[int, ...]], tied: bool, folder: Path
+) -> None:
     """Names and shapes must be those of the architecture; a tied head may be left out, or stored as an equal copy."""
     missing = sorted(set(expected) - set(weights))
     if tied and missing == [HEAD]:
