@@ -1,7 +1,8 @@
-"""What is in a vehicle's way: every vehicle looks along its own path and finds the nearest body in the strip it will sweep.
+"""What is in a vehicle's way: every vehicle looks along its own path and finds the nearest body in the strip it will
+sweep.
 
-One geometric rule serves for leaders across lane boundaries, the ego wherever it stands, people on the road and cars that come
-out of a side road.
+One geometric rule serves for leaders across lane boundaries, the ego wherever it stands, people on the road and cars
+that come out of a side road.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ STOREY_M = 3.0
 
 @dataclass
 class Bodies:
-    """Oriented boxes on the ground, one per row: pose (x, y, z, yaw), speed, half length, half width; all (M,) float64."""
+    """Oriented boxes on the ground, one per row: pose (x, y, z, yaw), speed, half length, half width; all (M,)
+    float64."""
 
     x: np.ndarray
     y: np.ndarray
@@ -37,7 +39,8 @@ class Bodies:
 
 @dataclass
 class Leaders:
-    """Per vehicle (N,): free metres ahead (bumper to body), speed of that body along the path, its row in Bodies (-1 none)."""
+    """Per vehicle (N,): free metres ahead (bumper to body), speed of that body along the path, its row in Bodies (-1
+    none)."""
 
     gap: np.ndarray
     speed: np.ndarray
@@ -49,8 +52,8 @@ def find_leaders(
 ) -> Leaders:
     """Nearest body in the way of the first N bodies.
 
-    `paths` (N, S, 2) and `yaws` (N, S): own future places at SAMPLE_M metres; `reach` (N,) how far each looks; `margin` (N,) side
-    clearance. Body i < N is vehicle i itself.
+    `paths` (N, S, 2) and `yaws` (N, S): own future places at SAMPLE_M metres; `reach` (N,) how far each looks;
+    `margin` (N,) side clearance. Body i < N is vehicle i itself.
     """
     n = len(paths)
     result = Leaders(np.full(n, NO_GAP), np.zeros(n), np.full(n, -1))
@@ -80,7 +83,8 @@ def _near_pairs(bodies: Bodies, n: int, reach: np.ndarray, active: np.ndarray) -
     near = (dx * dx + dy * dy < (reach * reach)[:, None]) & (ahead > -3.0) & active[:, None]
     near &= np.abs(bodies.z[None, :] - bodies.z[:n, None]) < STOREY_M + 0.08 * np.abs(ahead)
     near[np.arange(n), np.arange(n)] = False
-    return np.nonzero(near)
+    own, other = np.nonzero(near)
+    return own, other
 
 
 def _project(

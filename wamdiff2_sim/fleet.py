@@ -14,14 +14,18 @@ FAR_M = 1.0e7
 
 # Car paint: common colours, RGB 0..1.
 PAINTS = np.array(
-    [[0.92, 0.92, 0.92], [0.08, 0.08, 0.09], [0.45, 0.46, 0.48], [0.66, 0.67, 0.69], [0.62, 0.07, 0.08], [0.09, 0.17, 0.42],
-     [0.16, 0.36, 0.58], [0.13, 0.30, 0.18], [0.70, 0.55, 0.16], [0.42, 0.26, 0.16], [0.85, 0.42, 0.10], [0.78, 0.74, 0.62]]
-)  # fmt: skip
+    [
+        *([0.92, 0.92, 0.92], [0.08, 0.08, 0.09], [0.45, 0.46, 0.48], [0.66, 0.67, 0.69]),
+        *([0.62, 0.07, 0.08], [0.09, 0.17, 0.42], [0.16, 0.36, 0.58], [0.13, 0.30, 0.18]),
+        *([0.70, 0.55, 0.16], [0.42, 0.26, 0.16], [0.85, 0.42, 0.10], [0.78, 0.74, 0.62]),
+    ]
+)
 
 
 @dataclass
 class Fleet:
-    """State of N vehicle slots. `lane` and `path` are LaneGraph indices (-1: none); `s` is the middle of the vehicle."""
+    """State of N vehicle slots. `lane` and `path` are LaneGraph indices (-1: none); `s` is the middle of the
+    vehicle."""
 
     kind: np.ndarray  # (N,) CAR | TRUCK | CYCLIST
     length: np.ndarray
@@ -62,12 +66,19 @@ class Fleet:
 
 def new_fleet(n: int, rng: np.random.Generator) -> Fleet:
     """N inactive vehicles of mixed kinds."""
-    zeros = lambda: np.zeros(n)  # noqa: E731 - shortest way to many separate arrays
+
+    def zeros() -> np.ndarray:
+        return np.zeros(n)
+
+    def no() -> np.ndarray:
+        return np.zeros(n, dtype=bool)
+
     fleet = Fleet(
-        rng.choice(3, size=n, p=KIND_SHARES), zeros(), zeros(), zeros(), np.zeros((n, 3)), zeros(), zeros(),
-        np.zeros(n, dtype=bool), np.full((n, QUEUE), -1), np.zeros((n, QUEUE)), np.full(n, -1), zeros(), zeros(), zeros(),
-        zeros(), np.zeros(n, dtype=bool), np.full(n, np.inf), zeros(), np.full(n, FAR_M), np.full(n, FAR_M), zeros(), zeros(),
-        np.zeros(n, dtype=bool), np.zeros(n, dtype=np.int8), np.zeros(n, dtype=np.int64),
+        kind=rng.choice(3, size=n, p=KIND_SHARES), length=zeros(), width=zeros(), height=zeros(),
+        colour=np.zeros((n, 3)), temper=zeros(), headway=zeros(), active=no(), path=np.full((n, QUEUE), -1), cum=np.zeros((n, QUEUE)),
+        previous=np.full(n, -1), s=zeros(), speed=zeros(), accel=zeros(), shift=zeros(), granted=no(),
+        asked_at=np.full(n, np.inf), still=zeros(), x=np.full(n, FAR_M), y=np.full(n, FAR_M), z=zeros(), yaw=zeros(),
+        braking=no(), indicator=np.zeros(n, dtype=np.int8), serial=np.zeros(n, dtype=np.int64),
     )  # fmt: skip
     for i in range(n):
         dress(fleet, i, rng)

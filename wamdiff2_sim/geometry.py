@@ -38,7 +38,11 @@ class Surface:
         self._half = np.concatenate([np.full(len(lane.points), lane.width / 2.0) for lane in lanes])
         self._in_junction = np.concatenate([np.full(len(lane.points), lane.junction_id >= 0) for lane in lanes])
         self._junctions = [
-            (np.asarray(p)[:, :2].min(axis=0), np.asarray(p)[:, :2].max(axis=0), np.asarray(p)[:, :2].astype(np.float64))
+            (
+                np.asarray(p)[:, :2].min(axis=0),
+                np.asarray(p)[:, :2].max(axis=0),
+                np.asarray(p)[:, :2].astype(np.float64),
+            )
             for p in road_map.junctions.values()
         ]
         self._low = np.array([low for low, _, _ in self._junctions]).reshape(-1, 2)
@@ -65,7 +69,8 @@ class Surface:
         return inside
 
     def look(self, corners: np.ndarray, z: float, yaw: float) -> tuple[bool, bool]:
-        """(off road, wrong lane) of a vehicle with these corners (4, 2): a corner off all surfaces; middle on oncoming lanes only."""
+        """(off road, wrong lane) of a vehicle with these corners (4, 2): a corner off all surfaces; middle on oncoming
+        lanes only."""
         middle = corners.mean(axis=0)
         rows = self._near(float(middle[0]), float(middle[1]))
         rows = rows[np.abs(self._points[rows, 2] - z) < 3.0]

@@ -1,7 +1,7 @@
 """A road map as flat arrays, so that many vehicles can be placed on lanes in one numpy call.
 
-Lanes are numbered 0..L-1 here ("index"); `ids` gives the map's lane ids. Lane points are evenly spaced, thus a place (lane, s) is an
-interpolation between two rows.
+Lanes are numbered 0..L-1 here ("index"); `ids` gives the map's lane ids. Lane points are evenly spaced, thus a place
+(lane, s) is an interpolation between two rows.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ class LaneGraph:
         return bool(np.hypot(gap[0], gap[1]) < 1.0 and abs(gap[2]) < 1.0)
 
     def conflict(self, a: int, b: int) -> tuple[float, float, float, float] | None:
-        """Where lanes `a` and `b` of one junction get too close: (a from, a to, b from, b to), or None if they never do.
+        """Where lanes `a` and `b` of one junction get too close: (a from, a to, b from, b to), or None if they never
+        do.
 
         Lanes that begin together (one drives behind the other) are not in conflict.
         """

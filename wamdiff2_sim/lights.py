@@ -20,8 +20,9 @@ SINGLE_PHASE_RED_S = 8.0  # a junction with one phase only still stops its traff
 class Lights:
     """Colours of all light groups of a map as a function of time.
 
-    A phase lasts green + 3 s yellow + 2 s all-red; groups of one junction with equal phase are green together. Green times and
-    offsets are drawn from `seed` and the junction's id alone, so that two worlds with one seed agree whatever else they do.
+    A phase lasts green + 3 s yellow + 2 s all-red; groups of one junction with equal phase are green together. Green
+    times and offsets are drawn from `seed` and the junction's id alone, so that two worlds with one seed agree
+    whatever else they do.
     """
 
     def __init__(self, road_map: RoadMap, seed: int) -> None:

@@ -1,7 +1,8 @@
-"""People on foot: they walk along sidewalks, and cross the road at junctions or mid-block when they judge the gap big enough.
+"""People on foot: they walk along sidewalks, and cross the road at junctions or mid-block when they judge the gap big
+enough.
 
-Some are bold: they step out before a car that has to brake for them, but never closer than it can stop from with 3 m/s^2 after
-a second of reaction.
+Some are bold: they step out before a car that has to brake for them, but never closer than it can stop from with 3
+m/s^2 after a second of reaction.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ FAR_M = 1.0e7
 FIRST_SERIAL = 1_000_000  # ids of people start here, those of vehicles below
 SIDEWALK_OFFSET_M = (0.9, 2.0)  # from the lane's edge
 KERB_M = 0.14
+SIZE_M = 0.5
 MAX_DISTANCE_M = 100.0
 SPAWN_M = (20.0, 90.0)
 SPAWN_SEEN_M = 45.0
@@ -34,9 +36,11 @@ BOLD_REACTION_S = 1.1
 BOLD_BRAKE_MPS2 = 3.0
 GHOST_S = (0.8, 1.6)
 CLOTHES = np.array(
-    [[0.12, 0.13, 0.17], [0.70, 0.12, 0.12], [0.14, 0.28, 0.58], [0.85, 0.82, 0.74], [0.30, 0.42, 0.22], [0.80, 0.58, 0.12],
-     [0.46, 0.30, 0.52], [0.50, 0.50, 0.52]]
-)  # fmt: skip
+    [
+        *([0.12, 0.13, 0.17], [0.70, 0.12, 0.12], [0.14, 0.28, 0.58], [0.85, 0.82, 0.74]),
+        *([0.30, 0.42, 0.22], [0.80, 0.58, 0.12], [0.46, 0.30, 0.52], [0.50, 0.50, 0.52]),
+    ]
+)
 
 
 @dataclass
@@ -75,10 +79,14 @@ def _new_crowd(m: int) -> Crowd:
     def whole() -> np.ndarray:
         return np.zeros(m, dtype=np.int64)
 
+    def no() -> np.ndarray:
+        return np.zeros(m, dtype=bool)
+
     return Crowd(
-        np.zeros(m, dtype=bool), whole(), whole(), zeros(), np.ones(m), zeros(), np.ones(m), np.zeros(m, dtype=bool), zeros(),
-        np.zeros((m, 2)), whole(), zeros(), np.full(m, FAR_M), np.full(m, FAR_M), zeros(), zeros(), zeros(), np.ones(m),
-        np.zeros((m, 3)), whole(),
+        active=no(), mode=whole(), lane=whole(), s=zeros(), sense=np.ones(m), offset=zeros(), pace=np.ones(m),
+        bold=no(), waited=zeros(), target=np.zeros((m, 2)), target_lane=whole(), target_s=zeros(), x=np.full(m, FAR_M),
+        y=np.full(m, FAR_M), z=zeros(), yaw=zeros(), speed=zeros(), height=np.ones(m), colour=np.zeros((m, 3)),
+        serial=whole(),
     )  # fmt: skip
 
 
@@ -100,7 +108,7 @@ class Pedestrians:
     def bodies(self) -> Bodies:
         """Footprints of people; those crossing also where they will be soon, so that drivers brake in time."""
         c = self.crowd
-        size = np.full(len(c.s), 0.25)
+        size = np.full(len(c.s), SIZE_M / 2.0)
         real = Bodies(c.x, c.y, c.z, c.yaw, c.speed, size, size)
         on = np.flatnonzero(c.active & (c.mode == CROSSING))
         ghosts = [self._ghosts(on, ahead) for ahead in GHOST_S] if len(on) else []
@@ -109,7 +117,7 @@ class Pedestrians:
     def _ghosts(self, rows: np.ndarray, ahead_s: float) -> Bodies:
         c = self.crowd
         reach = c.speed[rows] * ahead_s
-        size = np.full(len(rows), 0.25)
+        size = np.full(len(rows), SIZE_M / 2.0)
         x, y = c.x[rows] + reach * np.cos(c.yaw[rows]), c.y[rows] + reach * np.sin(c.yaw[rows])
         return Bodies(x, y, c.z[rows], c.yaw[rows], np.zeros(len(rows)), size, size)
 
@@ -222,7 +230,9 @@ class Pedestrians:
         arrives = (now_along - vehicles.half_length) / np.maximum(vehicles.speed, 0.1)
         outside = np.abs(now_side) > vehicles.half_width + 0.35
         nearing = (np.abs(side) < np.abs(now_side)) & (np.abs(now_side) < vehicles.half_width + 2.0)
-        passing = (vehicles.speed > 1.5) & (arrives < 1.2) & (now_along > -vehicles.half_length - 0.5) & outside & nearing
+        passing = (
+            (vehicles.speed > 1.5) & (arrives < 1.2) & (now_along > -vehicles.half_length - 0.5) & outside & nearing
+        )
         return (body | passing).any(axis=1)
 
     def _recycle(self, vehicles: Bodies) -> None:
@@ -258,14 +268,12 @@ class Pedestrians:
 
     def actors(self) -> list[ActorState]:
         """Everybody on the map."""
-        c = self.crowd
+        c, on = self.crowd, np.flatnonzero(self.crowd.active)
+        columns = [column[on].tolist() for column in (c.serial, c.x, c.y, c.z, c.yaw, c.speed, c.height)]
         return [
-            ActorState(
-                int(c.serial[i]), "pedestrian", -1, 0.0, float(c.x[i]), float(c.y[i]), float(c.z[i]), float(c.yaw[i]),
-                float(c.speed[i]), 0.0, 0.5, 0.5, float(c.height[i]), tuple(c.colour[i].tolist()),
-            )
-            for i in np.flatnonzero(c.active)
-        ]  # fmt: skip
+            ActorState(number, "pedestrian", -1, 0.0, x, y, z, yaw, speed, 0.0, SIZE_M, SIZE_M, height, tuple(colour))
+            for number, x, y, z, yaw, speed, height, colour in zip(*columns, c.colour[on].tolist(), strict=True)
+        ]
 
     def snapshot(self) -> tuple:
         """Everything that a later `restore` needs."""

@@ -22,7 +22,8 @@ BESIDE_BIKE_M = 12.0  # a bicycle beside a turning vehicle is given this much of
 
 
 class Holder(NamedTuple):
-    """Someone who uses or is allowed to use a junction lane: its rear bumper is at `rear_s` of that lane (negative: not yet there)."""
+    """Someone who uses or is allowed to use a junction lane: its rear bumper is at `rear_s` of that lane (negative:
+    not yet there)."""
 
     vehicle: int  # -1 for the ego
     lane: int
@@ -33,7 +34,8 @@ class Holder(NamedTuple):
 
 @dataclass
 class Entries:
-    """The next junction on each vehicle's path: `slot` in its lane queue (0 none), free metres to the line, light (-1 none)."""
+    """The next junction on each vehicle's path: `slot` in its lane queue (0 none), free metres to the line, light (-1
+    none)."""
 
     slot: np.ndarray
     distance: np.ndarray
@@ -71,7 +73,8 @@ class RightOfWay:
     def update(
         self, fleet: Fleet, entries: Entries, stop: np.ndarray, gap: np.ndarray, ego: list[Holder], t: float
     ) -> None:
-        """Grant or take back. `stop` (N,) light says stop; `gap` (N,) free metres to the leader; `ego`: lanes the ego claims."""
+        """Grant or take back. `stop` (N,) light says stop; `gap` (N,) free metres to the leader; `ego`: lanes the ego
+        claims."""
         fleet.granted &= ~stop & ~((fleet.still > GIVE_BACK_S) & (entries.distance > 0.3))
         decide = np.maximum(6.0, fleet.speed * fleet.speed / 4.4 + 0.6 * fleet.speed + 2.0)
         asks = fleet.active & (entries.slot > 0) & ~fleet.granted & ~stop & (entries.distance < decide)
@@ -81,7 +84,7 @@ class RightOfWay:
             return
         fleet.asked_at[candidates] = np.minimum(fleet.asked_at[candidates], t)
         holders = self._holders(fleet) + ego
-        for i in candidates[np.lexsort((candidates, fleet.asked_at[candidates]))]:
+        for i in candidates[np.lexsort((candidates, fleet.asked_at[candidates]))].tolist():
             waited = t - fleet.asked_at[i]
             lanes = self._junction_lanes(fleet, i, int(entries.slot[i]))
             blocked = self._blocked(fleet, i, lanes, holders, impatient=waited > IMPATIENT_S)
@@ -109,7 +112,7 @@ class RightOfWay:
         now = fleet.path[:, 0]
         inside = fleet.active & (now >= 0) & (graph.junction[now] >= 0)
         leaving = fleet.active & (fleet.previous >= 0) & (graph.junction[fleet.previous] >= 0) & (rear < CLEARANCE_M)
-        for i in np.flatnonzero(inside | leaving | (fleet.granted & fleet.active)):
+        for i in np.flatnonzero(inside | leaving | (fleet.granted & fleet.active)).tolist():
             speed, bike = float(fleet.speed[i]), bool(fleet.kind[i] == CYCLIST)
             if leaving[i]:
                 lane = int(fleet.previous[i])
@@ -138,8 +141,7 @@ class RightOfWay:
         return any(
             self._in_the_way(lane, holder, bike)
             for holder in holders
-            if holder.vehicle != i
-            and not (impatient and holder.speed < SLOW_MPS and holder.rear_s < NOT_IN_YET_M)
+            if holder.vehicle != i and not (impatient and holder.speed < SLOW_MPS and holder.rear_s < NOT_IN_YET_M)
             for lane, _ in lanes
         )
 

@@ -35,7 +35,9 @@ class StopLines:
         """Light groups whose line a point moving from `before` to `after` (2,) passes in driving direction."""
         if len(self.group) == 0:
             return []
-        near = np.flatnonzero((np.abs(self.point[:, :2] - after) < 12.0).all(axis=1) & (np.abs(self.point[:, 2] - z) < 3.0))
+        near = np.flatnonzero(
+            (np.abs(self.point[:, :2] - after) < 12.0).all(axis=1) & (np.abs(self.point[:, 2] - z) < 3.0)
+        )
         c, s = np.cos(self.yaw[near]), np.sin(self.yaw[near])
         old, new = before - self.point[near, :2], after - self.point[near, :2]
         passes = (old[:, 0] * c + old[:, 1] * s < 0.0) & (new[:, 0] * c + new[:, 1] * s >= 0.0)
@@ -166,7 +168,9 @@ class DriveScore:
         along, across = np.mean(self._accels, axis=0)
         jerk = 0.0 if self._last_smooth is None else (along - self._last_smooth) / dt
         self._last_smooth = float(along)
-        ok = LONGITUDINAL_MPS2[0] < along < LONGITUDINAL_MPS2[1] and abs(across) < LATERAL_MPS2 and abs(jerk) < JERK_MPS3
+        ok = (
+            LONGITUDINAL_MPS2[0] < along < LONGITUDINAL_MPS2[1] and abs(across) < LATERAL_MPS2 and abs(jerk) < JERK_MPS3
+        )
         self._second_ok &= bool(ok)
         self._second_s += dt
         if self._second_s >= 1.0 - 1e-9:

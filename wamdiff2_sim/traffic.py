@@ -1,7 +1,7 @@
 """Other vehicles: cars, trucks and cyclists that follow lanes, leaders, lights and the right of way around the ego.
 
-All vehicles move in one set of numpy calls (IDM car following). They live in a ring around the ego: who gets too far is taken off
-the road and set down again elsewhere in the ring, out of sight.
+All vehicles move in one set of numpy calls (IDM car following). They live in a ring around the ego: who gets too far
+is taken off the road and set down again elsewhere in the ring, out of sight.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from wamdiff2_sim.corridor import MARGIN_M, SAMPLE_M, Bodies, Leaders, find_leaders
-from wamdiff2_sim.fleet import CYCLIST, KIND_NAMES, QUEUE, TRUCK, Fleet, dress, new_fleet, remove
+from wamdiff2_sim.fleet import CYCLIST, KIND_NAMES, QUEUE, TRUCK, dress, new_fleet, remove
 from wamdiff2_sim.lane_graph import BRAKE_COMFORT_MPS2, LaneGraph
 from wamdiff2_sim.right_of_way import Entries, Holder, RightOfWay, must_stop, next_entries
 from wamdiff2_sim.types import ActorState
@@ -39,7 +39,8 @@ RECYCLE_EVERY = 10
 
 
 class Traffic:
-    """N vehicles around the ego on a LaneGraph. All randomness comes from the generator given; `fleet` is the whole state beside it."""
+    """N vehicles around the ego on a LaneGraph. All randomness comes from the generator given; `fleet` is the whole
+    state beside it."""
 
     def __init__(self, graph: LaneGraph, n: int, rng: np.random.Generator) -> None:
         self.graph = graph
@@ -63,7 +64,8 @@ class Traffic:
         return Bodies(f.x, f.y, f.z, f.yaw, f.speed, f.length / 2.0, f.width / 2.0)
 
     def step(self, dt: float, t: float, lights: np.ndarray, others: Bodies, ego: list[Holder]) -> None:
-        """Move all vehicles. `others`: row 0 is the ego, then people; `lights` (G,) states; `ego`: junction lanes the ego claims."""
+        """Move all vehicles. `others`: row 0 is the ego, then people; `lights` (G,) states; `ego`: junction lanes the
+        ego claims."""
         f = self.fleet
         if len(f) == 0:
             return
@@ -83,7 +85,8 @@ class Traffic:
         self._signals()
 
     def _paths(self) -> tuple[np.ndarray, np.ndarray]:
-        """Places (N, S, 2) and headings (N, S) of every vehicle at SAMPLE_M metres along its path; unknown ones are far away."""
+        """Places (N, S, 2) and headings (N, S) of every vehicle at SAMPLE_M metres along its path; unknown ones are
+        far away."""
         f, graph = self.fleet, self.graph
         along = f.s[:, None] + SAMPLE_M[None, :]
         slot = (along[:, :, None] >= f.cum[:, None, 1:]).sum(axis=2)
@@ -116,7 +119,12 @@ class Traffic:
         row = leaders.row
         mine = np.flatnonzero((row >= 0) & (row < n) & (f.still > MUTUAL_BLOCK_S))
         for i in mine:
-            if row[row[i]] == i and i < row[i] and abs(math.cos(f.yaw[i] - f.yaw[row[i]])) < 0.9 and leaders.gap[i] > -0.5:
+            if (
+                row[row[i]] == i
+                and i < row[i]
+                and abs(math.cos(f.yaw[i] - f.yaw[row[i]])) < 0.9
+                and leaders.gap[i] > -0.5
+            ):
                 leaders.gap[i], leaders.speed[i], leaders.row[i] = 4.0, CREEP_MPS, -1
 
     def _wanted_speed(self, entries: Entries, t: float) -> np.ndarray:
@@ -127,7 +135,9 @@ class Traffic:
         ahead = np.maximum(f.cum[:, 1:] - f.s[:, None], 0.0)
         entry = np.where(f.path[:, 1:] >= 0, graph.entry_cap[lane[:, 1:]], 50.0)
         cap = np.minimum(cap, np.sqrt(entry * entry + 2.0 * BRAKE_COMFORT_MPS2 * ahead).min(axis=1))
-        cap = np.where(f.kind == CYCLIST, np.minimum(cap, CYCLIST_MPS), np.where(f.kind == TRUCK, np.minimum(cap, 19.0), cap))
+        cap = np.where(
+            f.kind == CYCLIST, np.minimum(cap, CYCLIST_MPS), np.where(f.kind == TRUCK, np.minimum(cap, 19.0), cap)
+        )
         creeps = f.granted & (t - f.asked_at > 8.0) & (entries.distance < 4.0)
         return np.where(creeps, CREEP_MPS, cap * f.temper)
 
@@ -214,8 +224,11 @@ class Traffic:
         for i in np.flatnonzero(~f.active)[:2]:
             self._set_down(int(i), x, y, yaw, SPAWN_LATER_M, SPAWN_AHEAD_M)
 
-    def _set_down(self, i: int, x: float, y: float, yaw: float, ring: tuple[float, float], ahead_m: float, tries: int = 6) -> None:
-        """Put slot `i` on a free place of the ring around (x, y), or leave it off the road if none is found in a few tries."""
+    def _set_down(
+        self, i: int, x: float, y: float, yaw: float, ring: tuple[float, float], ahead_m: float, tries: int = 6
+    ) -> None:
+        """Put slot `i` on a free place of the ring around (x, y), or leave it off the road if none is found in a few
+        tries."""
         f, graph = self.fleet, self.graph
         lanes, s, places = self._slots
         dx, dy = places[:, 0] - x, places[:, 1] - y
@@ -246,15 +259,13 @@ class Traffic:
 
     def actors(self) -> list[ActorState]:
         """The vehicles on the road."""
-        f, ids = self.fleet, self.graph.ids
-        return [
-            ActorState(
-                int(f.serial[i]), KIND_NAMES[f.kind[i]], int(ids[f.path[i, 0]]), float(f.s[i]), float(f.x[i]), float(f.y[i]),
-                float(f.z[i]), float(f.yaw[i]), float(f.speed[i]), float(f.accel[i]), float(f.length[i]), float(f.width[i]),
-                float(f.height[i]), tuple(f.colour[i].tolist()), bool(f.braking[i]), int(f.indicator[i]),
-            )
-            for i in np.flatnonzero(f.active)
-        ]  # fmt: skip
+        f, on = self.fleet, np.flatnonzero(self.fleet.active)
+        names = [KIND_NAMES[kind] for kind in f.kind[on]]
+        lanes = self.graph.ids[f.path[on, 0]]
+        floats = (f.s, f.x, f.y, f.z, f.yaw, f.speed, f.accel, f.length, f.width, f.height)
+        columns = [f.serial[on].tolist(), names, lanes.tolist(), *(column[on].tolist() for column in floats)]
+        columns += [list(map(tuple, f.colour[on].tolist())), f.braking[on].tolist(), f.indicator[on].tolist()]
+        return [ActorState(*row) for row in zip(*columns, strict=True)]
 
     def snapshot(self) -> tuple:
         """Everything that a later `restore` needs to go on exactly from here."""
@@ -266,7 +277,9 @@ class Traffic:
         self.rng.bit_generator.state = copy.deepcopy(rng_state)
 
 
-def _interaction(v: np.ndarray, closing: np.ndarray, gap: np.ndarray, jam: float, headway: np.ndarray | float) -> np.ndarray:
+def _interaction(
+    v: np.ndarray, closing: np.ndarray, gap: np.ndarray, jam: float, headway: np.ndarray | float
+) -> np.ndarray:
     """IDM's braking term against something `gap` metres ahead that we close in on with `closing` m/s."""
     dynamic = v * headway + v * closing / (2.0 * math.sqrt(MAX_ACCEL_MPS2 * COMFORT_BRAKE_MPS2))
     wanted = jam + np.maximum(dynamic, 0.0)
@@ -274,7 +287,8 @@ def _interaction(v: np.ndarray, closing: np.ndarray, gap: np.ndarray, jam: float
 
 
 def _spawn_slots(graph: LaneGraph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Places where a vehicle may appear: lane (K,), s (K,), xyz (K, 3), outside junctions and not on a lane's last metres."""
+    """Places where a vehicle may appear: lane (K,), s (K,), xyz (K, 3), outside junctions and not on a lane's last
+    metres."""
     lanes, s = [], []
     for lane in np.flatnonzero((graph.junction < 0) & (graph.length > 14.0)):
         if graph.successors[lane]:

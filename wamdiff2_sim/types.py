@@ -1,7 +1,8 @@
 """Values that pass between the parts of the world.
 
-Frames: map frame, right-handed, metres, z up, yaw counter-clockwise from +x (CARLA's y and yaw negated). The ego pose is the point
-on the ground below the middle of the rear axle (`base_link`); an actor's pose is the middle of its box, on the ground.
+Frames: map frame, right-handed, metres, z up, yaw counter-clockwise from +x (CARLA's y and yaw negated). The ego pose
+is the point on the ground below the middle of the rear axle (`base_link`); an actor's pose is the middle of its box,
+on the ground.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ class ActorView:
 
 @dataclass(frozen=True)
 class ActorState:
-    """One other road user. `lane_id`, `s`: lane and arc length of its middle (pedestrians: -1, 0.0). `speed` m/s, `accel` m/s^2."""
+    """One other road user. `lane_id`, `s`: lane and arc length of its middle (pedestrians: -1, 0.0). `speed` m/s,
+    `accel` m/s^2."""
 
     id: int
     kind: str
@@ -121,7 +123,8 @@ class ActorState:
 
 @dataclass(frozen=True)
 class WorldState:
-    """The world at one moment. `ego` is base_link; `lights` by light group id; `route_s` is the ego's progress on the route (m)."""
+    """The world at one moment. `ego` is base_link; `lights` by light group id; `route_s` is the ego's progress on the
+    route (m)."""
 
     time: float
     ego: Pose
@@ -141,7 +144,8 @@ class WorldState:
 
 @dataclass(frozen=True)
 class GtBox:
-    """A true 2D box: label car|truck|pedestrian|cyclist|light, xyxy in pixels of the named camera, part not occluded 0..1, metres."""
+    """A true 2D box: label car|truck|pedestrian|cyclist|light, xyxy in pixels of the named camera, part not occluded
+    0..1, metres."""
 
     label: str
     xyxy: tuple[float, float, float, float]
@@ -153,7 +157,8 @@ class GtBox:
 
 @dataclass(frozen=True)
 class WeatherSpec:
-    """Look of a day. Angles in radians; the rest 0..1. `wetness`: shine of the road (rain without a wet road does not occur)."""
+    """Look of a day. Angles in radians; the rest 0..1. `wetness`: shine of the road (rain without a wet road does not
+    occur)."""
 
     sun_elevation: float = 0.8
     sun_azimuth: float = 0.6

@@ -40,7 +40,8 @@ class VehicleState:
 
 
 def step_vehicle(state: VehicleState, control: VehicleControl, dt: float) -> VehicleState:
-    """The state `dt` seconds later. Controls outside their range are clipped; NaN counts as zero throttle, zero steer, full brake."""
+    """The state `dt` seconds later. Controls outside their range are clipped; NaN counts as zero throttle, zero steer,
+    full brake."""
     steer = _follow_steer(state.steer_rad, _clean(control.steer, -1.0, 1.0, 0.0) * MAX_STEER_RAD, dt)
     throttle = _lag(state.throttle, _clean(control.throttle, 0.0, 1.0, 0.0), dt, THROTTLE_LAG_S)
     wanted_brake = 1.0 if control.hand_brake else _clean(control.brake, 0.0, 1.0, 1.0)

@@ -1,7 +1,7 @@
 """The driving world: a town, its traffic and people, one ego vehicle on a route, cameras and scores.
 
-Two worlds with equal arguments that get equal controls go through bytewise equal states. The renderer is made when the first
-picture is asked for, so that everything else works without EGL.
+Two worlds with equal arguments that get equal controls go through bytewise equal states. The renderer is made when the
+first picture is asked for, so that everything else works without EGL.
 """
 
 from __future__ import annotations
@@ -57,7 +57,11 @@ DEFAULT_ROUTE_M = (300.0, 700.0)
 class Snapshot:
     """A moment to come back to. Opaque; belongs to the world (and the route) that made it."""
 
-    parts: tuple
+    own: tuple
+    way: tuple
+    score: DriveScore
+    traffic: tuple
+    people: tuple
 
 
 class _Town:
@@ -82,7 +86,8 @@ def _town(road_map: RoadMap) -> _Town:
 
 class World:
     """One drive. `map_name` a name for `load_map` or a RoadMap; `rig` cameras in order (None: no pictures);
-    `traffic` (vehicles, people); `weather` None: drawn from the seed; `route_m` length range (m) of routes that it plans itself.
+    `traffic` (vehicles, people); `weather` None: drawn from the seed; `route_m` length range (m) of routes that it
+    plans itself.
     """
 
     def __init__(
@@ -104,10 +109,13 @@ class World:
         self._counts, self._route_m = traffic, route_m
         self._expert = Expert(self.map)
         self._renderer: Any = None
+        self._state: WorldState | None = None
+        self._plan: ExpertPlan | None = None
         self.reset()
 
     def reset(self, route: Route | None = None, seed: int | None = None) -> WorldState:
-        """Start over at the route's beginning, standing. Without a route one is planned from the seed (None: the one before)."""
+        """Start over at the route's beginning, standing. Without a route one is planned from the seed (None: the one
+        before)."""
         self.seed = self.seed if seed is None else seed
         plan_rng, *rngs = (np.random.default_rng([self.seed, k]) for k in (2, 3, 4))
         self.route = route if route is not None else plan_route(self.map, plan_rng, *self._route_m)
@@ -116,9 +124,9 @@ class World:
         self.traffic = Traffic(graph, self._counts[0], rngs[0])
         self.pedestrians = Pedestrians(graph, self._counts[1], rngs[1])
         self._runs = _lane_runs(self.route, graph)
-        start = self.route.point_at(0.0)
+        x, y, z = self.route.point_at(0.0).tolist()
         self._time, self._route_s, self._lateral, self._stand_s = 0.0, 0.0, 0.0, 0.0
-        self._vehicle = VehicleState(Pose(*start.tolist(), math.remainder(self.route.heading_at(0.0), math.tau)))
+        self._vehicle = VehicleState(Pose(x, y, z, math.remainder(self.route.heading_at(0.0), math.tau)))
         self.score = DriveScore(self.route.length - ARRIVAL_M)
         self.end_reason = ""
         pose = self._vehicle.pose
@@ -159,12 +167,21 @@ class World:
             actors = (*self.traffic.actors(), *self.pedestrians.actors())
             lights = self.lights.states(self._time)
             self._state = WorldState(
-                self._time, v.pose, v.speed, v.acceleration, v.yaw_rate, v.steer_rad / 0.6, self._route_s, actors, lights
+                self._time,
+                v.pose,
+                v.speed,
+                v.acceleration,
+                v.yaw_rate,
+                v.steer_rad / 0.6,
+                self._route_s,
+                actors,
+                lights,
             )
         return self._state
 
     def teleport(self, pose: Pose, speed: float) -> WorldState:
-        """Put the ego elsewhere with that speed (m/s), wheels straight. Progress on the route counts on from the nearest place."""
+        """Put the ego elsewhere with that speed (m/s), wheels straight. Progress on the route counts on from the
+        nearest place."""
         self._vehicle = VehicleState(pose, speed)
         self._route_s, self._lateral = self.route.project(np.array([pose.x, pose.y]))
         self._find_ego()
@@ -175,20 +192,17 @@ class World:
 
     def snapshot(self) -> Snapshot:
         """The moment, to come back to with `restore`. Takes well under a millisecond; pictures are not part of it."""
-        return Snapshot((
-            self._time, self._route_s, self._lateral, self._stand_s, self._vehicle, self.end_reason, self.route, self._runs,
-            copy.deepcopy(self.score), self.traffic.snapshot(), self.pedestrians.snapshot(),
-        ))  # fmt: skip
+        own = (self._time, self._route_s, self._lateral, self._stand_s, self._vehicle, self.end_reason)
+        way = (self.route, self._runs)
+        return Snapshot(own, way, copy.deepcopy(self.score), self.traffic.snapshot(), self.pedestrians.snapshot())
 
     def restore(self, saved: Snapshot) -> WorldState:
         """Go back to a snapshot of this world (same seed)."""
-        (
-            self._time, self._route_s, self._lateral, self._stand_s, self._vehicle, self.end_reason, self.route, self._runs,
-            score, traffic, people,
-        ) = saved.parts  # fmt: skip
-        self.score = copy.deepcopy(score)
-        self.traffic.restore(traffic)
-        self.pedestrians.restore(people)
+        self._time, self._route_s, self._lateral, self._stand_s, self._vehicle, self.end_reason = saved.own
+        self.route, self._runs = saved.way
+        self.score = copy.deepcopy(saved.score)
+        self.traffic.restore(saved.traffic)
+        self.pedestrians.restore(saved.people)
         self._forget()
         return self.state
 
@@ -197,7 +211,9 @@ class World:
         """The renderer, made now if not before. Raises ConfigError without a rig."""
         if self._renderer is None:
             if not self.rig:
-                raise ConfigError("this world has no cameras: pass rig=load_rig('config/rig_three.yaml').cameras or the like")
+                raise ConfigError(
+                    "this world has no cameras: pass rig=load_rig('config/rig_three.yaml').cameras or the like"
+                )
             from wamdiff2_sim.render.renderer import Renderer  # needs EGL, which not every machine has
 
             self._renderer = Renderer(self.map, self.rig, self.weather)
@@ -242,7 +258,9 @@ class World:
     def boxes(self, camera: str = "cam_front") -> list[GtBox]:
         """True boxes of what that camera sees, with the part that is not hidden."""
         state = self.state
-        return self.renderer.boxes(camera, [a.view() for a in state.actors], state.ego, state.lights)
+        from wamdiff2_sim.truth import true_boxes  # needs EGL, like the renderer
+
+        return true_boxes(self.renderer, camera, [a.view() for a in state.actors], state.ego)
 
     def question(self, rng: np.random.Generator) -> tuple[str, str]:
         """A question about this moment and its true answer."""
@@ -255,8 +273,7 @@ class World:
 
     def _forget(self) -> None:
         """Drop what was derived from the moment before."""
-        self._state: WorldState | None = None
-        self._plan: ExpertPlan | None = None
+        self._state, self._plan = None, None
 
     def _find_ego(self) -> None:
         """Progress on the route and ground height under the ego."""

@@ -33,8 +33,12 @@ def crossroad(light: bool) -> RoadMap:
         at = [(dx * d, dy * d) for d in (-150, -8, 8, 150)]
         group, stop = (base // 10 if light else -1), (140.0 if light else -1.0)
         lanes += [
-            straight(base, at[0], at[1], successors=[base + 1], predecessors=[base + 2], light_group=group, stop_s=stop),
-            straight(base + 1, at[1], at[2], successors=[base + 2], predecessors=[base], junction_id=0, turn=Command.STRAIGHT),
+            straight(
+                base, at[0], at[1], successors=[base + 1], predecessors=[base + 2], light_group=group, stop_s=stop
+            ),
+            straight(
+                base + 1, at[1], at[2], successors=[base + 2], predecessors=[base], junction_id=0, turn=Command.STRAIGHT
+            ),
             straight(base + 2, at[2], at[3], successors=[base], predecessors=[base + 1]),
         ]
     square = np.array([[-8, -8], [8, -8], [8, 8], [-8, 8]], dtype=float)
@@ -140,7 +144,11 @@ def test_nobody_runs_a_red_light():
         f = traffic.fleet
         for i in np.flatnonzero(f.active):
             lane, front = before.get(int(f.serial[i]), (-1, 0.0))
-            if lane == f.path[i, 0] and graph.light[lane] >= 0 and front < graph.stop_s[lane] <= f.s[i] + f.length[i] / 2:
+            if (
+                lane == f.path[i, 0]
+                and graph.light[lane] >= 0
+                and front < graph.stop_s[lane] <= f.s[i] + f.length[i] / 2
+            ):
                 assert state[graph.light[lane]] != LightState.RED
 
 

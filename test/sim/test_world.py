@@ -21,7 +21,9 @@ MAP = "procedural:1"
 def controls(n: int, seed: int = 0) -> list[VehicleControl]:
     """Wild but repeatable driving."""
     rng = np.random.default_rng(seed)
-    return [VehicleControl(float(s), float(t), float(b > 0.8)) for s, t, b in rng.uniform((-0.2, 0, 0), (0.2, 1, 1), (n, 3))]
+    return [
+        VehicleControl(float(s), float(t), float(b > 0.8)) for s, t, b in rng.uniform((-0.2, 0, 0), (0.2, 1, 1), (n, 3))
+    ]
 
 
 def flat(state: WorldState) -> bytes:

@@ -38,7 +38,17 @@ def drive(xs, y=-1.75, yaw=0.0, light=LightState.GREEN, actors=(), speed=None, a
     ys, yaws = np.broadcast_to(y, len(xs)), np.broadcast_to(yaw, len(xs))
     for k, x in enumerate(xs):
         v = speed if speed is not None else (abs(xs[k] - xs[k - 1]) / DT if k else 0.0)
-        state = WorldState(k * DT, Pose(float(x), float(ys[k]), 0.0, float(yaws[k])), v, accel, 0.0, 0.0, float(x), tuple(actors), {7: light})
+        state = WorldState(
+            k * DT,
+            Pose(float(x), float(ys[k]), 0.0, float(yaws[k])),
+            v,
+            accel,
+            0.0,
+            0.0,
+            float(x),
+            tuple(actors),
+            {7: light},
+        )
         score.update(state, SURFACE, LINES, DT)
     return score
 
