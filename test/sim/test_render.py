@@ -140,7 +140,7 @@ def test_weather_changes_the_picture_and_back(renderer):
     day = renderer.render([], EGO, {})["cam_front"]
     renderer.set_weather(WeatherSpec(sun_elevation=-0.2, night=True))
     night = renderer.render([], EGO, {})["cam_front"]
-    renderer.set_weather(WeatherSpec(fog=0.6))
+    renderer.set_weather(WeatherSpec(fog=0.8))
     fog = renderer.render([], EGO, {})["cam_front"]
     renderer.set_weather(WeatherSpec())
     assert night[:60].mean() < 0.4 * day[:60].mean()

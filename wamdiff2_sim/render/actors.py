@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -34,30 +33,41 @@ def shape_of(actor: ActorView) -> str:
     return actor.kind
 
 
-def actor_rows(actors: Iterable[ActorView], eye: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def actor_rows(actors: Sequence[ActorView], eye: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
     """Instances (INSTANCE) of the actors within DRAW_RANGE_M of `eye`, and their shapes (indices into SHAPE_NAMES).
 
     `id` is 1 + the position in `actors`.
     """
-    rows, shapes = [], []
-    for number, actor in enumerate(actors, start=1):
-        if math.hypot(actor.x - eye[0], actor.y - eye[1]) < DRAW_RANGE_M:
-            rows.append(_row(actor, number))
-            shapes.append(SHAPE_NAMES.index(shape_of(actor)))
-    return np.array(rows, INSTANCE), np.array(shapes, np.int64)
-
-
-def _row(actor: ActorView, number: int) -> tuple:
-    flags = BRAKING * actor.brake_lights + LEFT * (actor.indicator > 0) + RIGHT * (actor.indicator < 0)
-    paint = tuple(min(max(int(c * 255), 0), 255) for c in actor.colour)
-    mixed = (actor.id * 2654435761) & 0xFFFFFFFF
-    second = (225, 226, 228) if actor.kind == "truck" and mixed & 3 else tuple(_TROUSERS[mixed % len(_TROUSERS)])
-    second = paint if actor.kind == "cyclist" else second
-    skin = (mixed >> 8) & 255
+    x, y = eye
+    near = [i for i, a in enumerate(actors) if abs(a.x - x) < DRAW_RANGE_M and abs(a.y - y) < DRAW_RANGE_M]
+    rows, shapes = np.zeros(len(near), INSTANCE), np.zeros(len(near), np.int64)
+    if not near:
+        return rows, shapes
+    chosen = [actors[i] for i in near]
+    table = np.array([(a.x, a.y, a.z, a.yaw, a.length, a.width, a.height, *a.colour, a.brake_lights, a.indicator, a.id) for a in chosen])
+    ids = table[:, 12].astype(np.int64)
+    shapes[:] = [SHAPE_NAMES.index(shape_of(a)) for a in chosen]
+    rows["place"], rows["size"][:, :3] = table[:, :4], table[:, 4:7]
     # legs swing with the distance walked, so that standing people stand still
-    gait = 0.8 * math.sin(4.0 * (actor.x * math.cos(actor.yaw) + actor.y * math.sin(actor.yaw)) + actor.id)
-    place, size = (actor.x, actor.y, actor.z, actor.yaw), (actor.length, actor.width, actor.height, gait)
-    return place, size, (*paint, flags), (*second, skin), id_bytes(number)
+    walked = table[:, 0] * np.cos(table[:, 3]) + table[:, 1] * np.sin(table[:, 3])
+    rows["size"][:, 3] = 0.8 * np.sin(4.0 * walked + ids)
+    rows["paint"][:, :3] = np.clip(table[:, 7:10] * 255.0, 0.0, 255.0)
+    rows["paint"][:, 3] = BRAKING * table[:, 10] + LEFT * (table[:, 11] > 0) + RIGHT * (table[:, 11] < 0)
+    rows["second"] = _second_colours(rows, shapes, (ids * 2654435761) & 0xFFFFFFFF)
+    rows["id"] = id_bytes(np.array(near) + 1)
+    return rows, shapes
+
+
+def _second_colours(rows: np.ndarray, shapes: np.ndarray, mixed: np.ndarray) -> np.ndarray:
+    """(N, 4) uint8: trousers, or the cargo box, or a cyclist's shirt; and the skin tone. `mixed`: hashed ids."""
+    second = np.zeros((len(rows), 4), np.uint8)
+    second[:, :3] = _TROUSERS[mixed % len(_TROUSERS)]
+    second[:, 3] = (mixed >> 8) & 255
+    white = (shapes == SHAPE_NAMES.index("truck")) & (mixed & 3 != 0)
+    second[white, :3] = (225, 226, 228)
+    riders = shapes == SHAPE_NAMES.index("cyclist")
+    second[riders, :3] = rows["paint"][riders, :3]
+    return second
 
 
 def head_rows(heads: SignalHeads, lights: Mapping[int, LightState], first_id: int) -> np.ndarray:
@@ -67,10 +77,10 @@ def head_rows(heads: SignalHeads, lights: Mapping[int, LightState], first_id: in
     rows["size"] = (1.0, 1.0, 1.0, 0.0)
     lamp = {group: (1 + int(state)) << 4 for group, state in lights.items()}
     rows["paint"][:, 3] = [lamp.get(int(group), DARK_HEAD) for group in heads.group]
-    number = np.arange(len(rows)) + first_id
-    rows["id"] = np.stack([number & 255, (number >> 8) & 255, (number >> 16) & 255, np.zeros_like(number)], 1)
+    rows["id"] = id_bytes(np.arange(len(rows)) + first_id)
     return rows
 
 
-def id_bytes(number: int) -> tuple[int, int, int, int]:
-    return number & 255, (number >> 8) & 255, (number >> 16) & 255, 0
+def id_bytes(number: np.ndarray) -> np.ndarray:
+    """(N, 4) uint8: the numbers (N,) as little-endian bytes."""
+    return np.asarray(number, "<u4").view(np.uint8).reshape(-1, 4)

@@ -7,6 +7,7 @@ A positive `Camera.pitch` looks down (right-handed turn about the ego's left axi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,26 +34,20 @@ class View:
 
     def visible(self, centres: np.ndarray, radii: np.ndarray, far_m: float) -> np.ndarray:
         """(N,) bool: spheres that may touch the view, nearer than `far_m`."""
-        local = self.to_camera(centres)
-        half = self.camera.width / (2.0 * self.camera.focal_px)
-        slack = radii * float(np.hypot(1.0, half))
-        forward = local[:, 2]
-        return (
-            (forward > -radii)
-            & (np.abs(local[:, 0]) - slack <= np.maximum(forward, 0.0) * half)
-            & (np.einsum("ij,ij->i", local, local) < (far_m + radii) ** 2)
-        )
+        right, _, forward = ((centres - self.eye) @ self.rotation.T).T
+        half = math.tan(math.radians(self.camera.fov_deg) / 2.0)
+        slack = radii * math.hypot(1.0, half)
+        return (forward > -radii) & (np.abs(right) - slack <= np.maximum(forward, 0.0) * half) & (forward < far_m + radii)
 
 
 def look(camera: Camera, ego: Pose) -> View:
     """The view of `camera` on a vehicle whose base_link is at `ego`."""
-    c, s = np.cos(ego.yaw), np.sin(ego.yaw)
+    c, s = math.cos(ego.yaw), math.sin(ego.yaw)
     px, py, pz = camera.position
     eye = np.array([ego.x + c * px - s * py, ego.y + s * px + c * py, ego.z + pz])
-    yaw = ego.yaw + camera.yaw
-    forward = np.array([np.cos(yaw) * np.cos(camera.pitch), np.sin(yaw) * np.cos(camera.pitch), -np.sin(camera.pitch)])
-    right = np.array([np.sin(yaw), -np.cos(yaw), 0.0])
-    rotation = np.stack([right, np.cross(forward, right), forward])
+    c, s = math.cos(ego.yaw + camera.yaw), math.sin(ego.yaw + camera.yaw)
+    cp, sp = math.cos(camera.pitch), math.sin(camera.pitch)
+    rotation = np.array([[s, -c, 0.0], [-c * sp, -s * sp, -cp], [c * cp, s * cp, -sp]])
     extrinsic = np.eye(4)
     extrinsic[:3, :3] = rotation
     extrinsic[:3, 3] = -rotation @ eye

@@ -42,7 +42,7 @@ def look_of(weather: WeatherSpec) -> Look:
     reach = min(1.0 / np.tan(elevation), 2.5) if not weather.night else 0.0
     return Look(
         sun=tuple(sun), **{name: tuple(value) for name, value in colours.items()},
-        fog=0.0012 + 0.055 * weather.fog**1.5 + 0.006 * weather.rain, wet=weather.wetness, night=weather.night,
+        fog=0.0010 + 0.085 * weather.fog**1.5 + 0.005 * weather.rain, wet=weather.wetness, night=weather.night,
         shadow=0.5 if weather.night else 0.45 + 0.3 * direct,
         shadow_shift=tuple(-sun[:2] / max(np.hypot(*sun[:2]), 1e-6) * reach * direct),
         switches=(("NIGHT",) if weather.night else ()) + (("WET",) if weather.wetness > 0.02 else ()),
@@ -60,11 +60,11 @@ def _day(weather: WeatherSpec) -> dict[str, np.ndarray]:
     horizon = _mix(horizon, [0.76, 0.78, 0.80], haze) * dim
     zenith = _mix(zenith, [0.74, 0.76, 0.79], haze) * dim
     direct = (1.0 - 0.92 * grey) * (1.0 - 0.8 * haze)
-    brightness = 0.55 + 0.45 * height
+    brightness = 0.68 + 0.32 * height
     return {
         "sun_colour": warm * 0.85 * direct * (0.7 + 0.3 * height),
-        "sky_light": _mix([0.66, 0.74, 0.86], [0.80, 0.81, 0.83], grey) * (0.62 + 0.26 * grey) * brightness * (1.0 - 0.25 * weather.rain),
-        "ground_light": np.array([0.42, 0.40, 0.37]) * (0.75 + 0.25 * grey) * brightness * (1.0 - 0.25 * weather.rain),
+        "sky_light": _mix([0.66, 0.74, 0.86], [0.80, 0.81, 0.83], grey) * (0.66 + 0.40 * grey) * brightness * (1.0 - 0.25 * weather.rain),
+        "ground_light": np.array([0.44, 0.42, 0.39]) * (0.85 + 0.35 * grey) * brightness * (1.0 - 0.25 * weather.rain),
         "horizon": horizon,
         "zenith": zenith,
         "cloud": np.array([*(_mix(_mix([1.0, 0.86, 0.76], [0.98, 0.98, 0.98], height), [0.64, 0.66, 0.69], grey) * dim), 0.95 - 0.75 * weather.cloud]),
@@ -77,8 +77,8 @@ def _night(weather: WeatherSpec) -> dict[str, np.ndarray]:
     horizon = _mix([0.075, 0.085, 0.12], [0.12, 0.115, 0.12], haze)
     return {
         "sun_colour": np.array([0.05, 0.06, 0.09]),
-        "sky_light": np.array([0.095, 0.11, 0.15]),
-        "ground_light": np.array([0.06, 0.06, 0.07]),
+        "sky_light": np.array([0.12, 0.135, 0.18]),
+        "ground_light": np.array([0.08, 0.08, 0.09]),
         "horizon": horizon,
         "zenith": _mix([0.015, 0.02, 0.045], [0.06, 0.06, 0.07], haze),
         "cloud": np.array([0.09, 0.09, 0.105, 0.95 - 0.75 * weather.cloud]),

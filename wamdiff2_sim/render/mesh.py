@@ -166,5 +166,6 @@ def lamp_light(points: np.ndarray, lamps: np.ndarray) -> np.ndarray:
         near = lamps[np.hypot(*(lamps[:, :2] - middle).T) < 40.0]
         if len(near):
             squared = ((points[rows, None, :2] - near[None, :, :2]) ** 2).sum(-1)
-            light[rows] = (1.0 / (1.0 + squared / 60.0) ** 1.5).sum(1)
+            squared += 4.0 * np.maximum(points[rows, None, 2] - near[None, :, 2] + 4.0, 0.0) ** 2  # lamps shine down
+            light[rows] = (1.0 / (1.0 + squared / 70.0) ** 1.4).sum(1)
     return np.clip(light, 0.0, 1.0)

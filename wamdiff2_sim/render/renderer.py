@@ -46,7 +46,7 @@ class Renderer:
         self._frame = self.context.framebuffer(
             [self.context.renderbuffer(size, 4)], self.context.depth_renderbuffer(size)
         )
-        self._pixels = np.zeros((size[1], size[0], 4), np.uint8)
+        self._pixels = np.zeros((size[1], size[0], 3), np.uint8)
         self._things = Things(self.context)
         self._corners = self._buffer(CORNERS)
         self._dome = self._buffer(dome())
@@ -55,6 +55,7 @@ class Renderer:
         self._id_pass: IdPass | None = None
         self._programs: dict[str, moderngl.Program] = {}
         self._arrays: dict[str, moderngl.VertexArray] = {}
+        self._uniforms: dict[str, list[moderngl.Uniform]] = {}
         self._look: Look = look_of(weather or WeatherSpec())
         self.set_town(town, seed)
 
@@ -89,7 +90,7 @@ class Renderer:
             self._draw_atlas(actors, ego_pose, lights, time)
         images = {}
         for camera, (x, y, w, h) in zip(self.rig, self._atlas.places, strict=True):
-            images[camera.name] = np.ascontiguousarray(self._pixels[y : y + h, x : x + w, :3])
+            images[camera.name] = self._pixels[y : y + h, x : x + w].copy()
         return images
 
     def _draw_atlas(self, actors: Sequence[ActorView], ego_pose: Pose, lights: Mapping[int, LightState], time: float) -> None:
@@ -102,7 +103,7 @@ class Renderer:
         for camera, place in zip(self.rig, self._atlas.places, strict=True):
             self.context.viewport = place
             self._draw(look(camera, ego_pose), rows, shapes)
-        self._frame.read_into(self._pixels, (0, 0, self._atlas.width, self._atlas.height), components=4)
+        self._frame.read_into(self._pixels, (0, 0, self._atlas.width, self._atlas.height), components=3, alignment=1)
 
     def render_ids(
         self, camera: Camera, actors: Sequence[ActorView], ego_pose: Pose, size: tuple[int, int] | None = None
@@ -161,14 +162,18 @@ class Renderer:
         self._arrays["ACTOR"] = make(self._programs["ACTOR"], self._things.content(), skip_errors=True)
         shadow = [(self._corners, "2f4", "in_corner"), self._things.shadow_content()]
         self._arrays["SHADOW"] = make(self._programs["SHADOW"], shadow, skip_errors=True)
+        self._uniforms = {}
+        for program in self._programs.values():
+            for name in program:
+                if isinstance(program[name], moderngl.Uniform):
+                    self._uniforms.setdefault(name, []).append(program[name])
         self._set_look()
 
     def _set(self, **values: object) -> None:
         """Set uniforms in every program that has them."""
-        for program in self._programs.values():
-            for name, value in values.items():
-                if name in program:
-                    program[name] = value
+        for name, value in values.items():
+            for uniform in self._uniforms.get(name, ()):
+                uniform.value = value
 
     def _set_look(self) -> None:
         k = self._look
@@ -177,7 +182,7 @@ class Renderer:
             u_sun=k.sun, u_sun_colour=k.sun_colour, u_sky_light=k.sky_light, u_ground_light=k.ground_light,
             u_fog_colour=k.horizon, u_fog=k.fog, u_horizon=k.horizon, u_zenith=k.zenith, u_glow=k.glow, u_cloud=k.cloud,
             u_wet=k.wet, u_reflection=tuple(0.5 * np.array(k.horizon) + 0.4 * np.array(k.zenith)),
-            u_night=1.0 if k.night else 0.0, u_lamps=0.75 if k.night else 0.0, u_mirror_low=tuple(middle),
+            u_night=1.0 if k.night else 0.0, u_lamps=1.0 if k.night else 0.0, u_mirror_low=tuple(middle),
             u_mirror_high=tuple(0.5 * np.array(k.horizon) + 0.5 * np.array(k.zenith)), u_shadow=k.shadow,
             u_shift=k.shadow_shift, u_texture=0,
         )  # fmt: skip
@@ -191,7 +196,7 @@ class Renderer:
 
     def _collect(self, actors: Sequence[ActorView], ego: Pose, lights: Mapping[int, LightState]) -> tuple[np.ndarray, np.ndarray]:
         """Instances of the actors and signal heads around the ego, and their shapes."""
-        rows, shapes = tables.actor_rows(actors, np.array([ego.x, ego.y]))
+        rows, shapes = tables.actor_rows(actors, (ego.x, ego.y))
         heads = tables.head_rows(self.town.heads, lights, len(actors) + 1)
         heads = heads[np.hypot(heads["place"][:, 0] - ego.x, heads["place"][:, 1] - ego.y) < SIGNAL_RANGE_M]
         shapes = np.concatenate([shapes, np.full(len(heads), tables.SHAPE_NAMES.index("signal"))])

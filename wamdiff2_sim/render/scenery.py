@@ -171,10 +171,8 @@ def add_trees(builder: MeshBuilder, places: np.ndarray, terrain: Terrain, style:
     )
     tone = style.leaf * rng.uniform(0.75, 1.25, (n, 1)) + np.array([0.05, 0.02, 0.0]) * rng.random((n, 1))
     lean = np.stack([np.cos(yaw), np.sin(yaw), np.zeros(n)], 1) * 0.7
-    fine, rough = _icosahedron(), _octahedron()
-    for tier, (ball, faces), share, height, shift in (
-        (Tier.NEAR, fine, 1.0, 3.7, 0.0), (Tier.NEAR, fine, 0.72, 4.9, 1.0), (Tier.FAR, rough, 1.3, 4.1, 0.4),
-    ):  # fmt: skip
+    ball, faces = _icosahedron()
+    for tier, share, height, shift in ((Tier.NEAR, 1.0, 3.7, 0.0), (Tier.NEAR, 0.72, 4.9, 1.0), (Tier.FAR, 1.2, 4.1, 0.4)):
         radius = size[:, None] * share * rng.uniform((1.5, 1.5, 1.4), (2.3, 2.3, 2.2), (n, 3))
         middle = ground + (lean * shift + (0.0, 0.0, height)) * size[:, None]
         pos = middle[:, None] + ball * rng.uniform(0.8, 1.2, (n, len(ball), 1)) * radius[:, None]
@@ -185,13 +183,6 @@ def add_trees(builder: MeshBuilder, places: np.ndarray, terrain: Terrain, style:
             pos.reshape(-1, 3), triangles, np.tile(ball, (n, 1)), np.tile(uv, (n, 1)), shade.reshape(-1, 3),
             layer=textures.FOLIAGE, tier=tier, at=np.repeat(places[:, :2], len(faces), 0),
         )  # fmt: skip
-
-
-def _octahedron() -> tuple[np.ndarray, np.ndarray]:
-    """Unit vertices (6, 3) and outward faces (8, 3)."""
-    corners = np.array([[1, 0, 0], [0, 1, 0], [-1, 0, 0], [0, -1, 0], [0, 0, 1], [0, 0, -1]], float)
-    ring = [(i, (i + 1) % 4) for i in range(4)]
-    return corners, np.array([(a, b, 4) for a, b in ring] + [(b, a, 5) for a, b in ring])
 
 
 def _icosahedron() -> tuple[np.ndarray, np.ndarray]:

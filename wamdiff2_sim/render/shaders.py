@@ -155,7 +155,8 @@ void main() {
     else if (part == 16) { base = vec3(0.02, 0.13, 0.06) * light; glow = lamp == 3 ? vec3(0.08, 1.0, 0.45) : vec3(0.0); }
     else if (part == 17) base = vec3(0.045, 0.047, 0.05) * light;
     else base = vec3(0.82, 0.82, 0.76) * light;
-    v_colour = vec4(dot(glow, glow) > 0.0 ? glow : base, clear(gl_Position));
+    float fog_free = clear(gl_Position);
+    v_colour = dot(glow, glow) > 0.0 ? vec4(glow, sqrt(fog_free)) : vec4(base, fog_free);   // lamps pierce fog
 }
 """
 
