@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SAMPLE_M = np.concatenate([np.arange(0.0, 20.0, 2.0), np.arange(20.0, 60.0, 4.0), np.arange(60.0, 97.0, 6.0)])
+SAMPLE_M = np.concatenate([np.arange(0.0, 18.0, 2.0), np.arange(18.0, 48.0, 5.0), np.arange(48.0, 97.0, 8.0)])
 MARGIN_M = 0.3
 NO_GAP = 1.0e3
 STOREY_M = 3.0

@@ -75,10 +75,10 @@ def new_fleet(n: int, rng: np.random.Generator) -> Fleet:
 
     fleet = Fleet(
         kind=rng.choice(3, size=n, p=KIND_SHARES), length=zeros(), width=zeros(), height=zeros(),
-        colour=np.zeros((n, 3)), temper=zeros(), headway=zeros(), active=no(), path=np.full((n, QUEUE), -1), cum=np.zeros((n, QUEUE)),
-        previous=np.full(n, -1), s=zeros(), speed=zeros(), accel=zeros(), shift=zeros(), granted=no(),
-        asked_at=np.full(n, np.inf), still=zeros(), x=np.full(n, FAR_M), y=np.full(n, FAR_M), z=zeros(), yaw=zeros(),
-        braking=no(), indicator=np.zeros(n, dtype=np.int8), serial=np.zeros(n, dtype=np.int64),
+        colour=np.zeros((n, 3)), temper=zeros(), headway=zeros(), active=no(), path=np.full((n, QUEUE), -1),
+        cum=np.zeros((n, QUEUE)), previous=np.full(n, -1), s=zeros(), speed=zeros(), accel=zeros(), shift=zeros(),
+        granted=no(), asked_at=np.full(n, np.inf), still=zeros(), x=np.full(n, FAR_M), y=np.full(n, FAR_M), z=zeros(),
+        yaw=zeros(), braking=no(), indicator=np.zeros(n, dtype=np.int8), serial=np.zeros(n, dtype=np.int64),
     )  # fmt: skip
     for i in range(n):
         dress(fleet, i, rng)

@@ -29,12 +29,14 @@ class Surface:
     """The drivable ground of a map: lanes and junction areas, looked up through a grid of lane points."""
 
     CELL_M = 12.0
+    REACH_M = 8.0  # half an ego diagonal plus half the widest lane
     SLACK_M = 0.3  # kerbs and rounding of centre lines
 
     def __init__(self, road_map) -> None:
         lanes = list(road_map.lanes.values())
         self._points = np.concatenate([lane.points for lane in lanes]).astype(np.float64)
         self._headings = np.concatenate([lane.headings for lane in lanes])
+        self._cos, self._sin = np.cos(self._headings), np.sin(self._headings)
         self._half = np.concatenate([np.full(len(lane.points), lane.width / 2.0) for lane in lanes])
         self._in_junction = np.concatenate([np.full(len(lane.points), lane.junction_id >= 0) for lane in lanes])
         self._junctions = [
@@ -73,13 +75,14 @@ class Surface:
         lanes only."""
         middle = corners.mean(axis=0)
         rows = self._near(float(middle[0]), float(middle[1]))
-        rows = rows[np.abs(self._points[rows, 2] - z) < 3.0]
+        offset = np.abs(self._points[rows] - (*middle.tolist(), z))
+        rows = rows[(offset < (self.REACH_M, self.REACH_M, 3.0)).all(axis=1)]
         in_junction = self._in_any_junction(np.vstack([corners, middle]))
         if len(rows) == 0:
             return not bool(in_junction.all()), False
         gaps = np.vstack([corners, middle])[:, None, :] - self._points[rows, :2]
-        side = np.abs(gaps[..., 1] * np.cos(self._headings[rows]) - gaps[..., 0] * np.sin(self._headings[rows]))
-        along = np.abs(gaps[..., 0] * np.cos(self._headings[rows]) + gaps[..., 1] * np.sin(self._headings[rows]))
+        c, s = self._cos[rows], self._sin[rows]
+        side, along = np.abs(gaps[..., 1] * c - gaps[..., 0] * s), np.abs(gaps[..., 0] * c + gaps[..., 1] * s)
         on = (side < self._half[rows] + self.SLACK_M) & (along < 1.0)
         off = not bool((on[:4].any(axis=1) | in_junction[:4]).all())
         mine = on[4] & (side[4] < self._half[rows])
