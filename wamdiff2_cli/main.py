@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from wamdiff2_cli import demo, drive, record
+from wamdiff2_cli import demo, drive, evaluate, record
 from wamdiff2_core.errors import Wamdiff2Error
 
 app = typer.Typer(
@@ -17,6 +17,7 @@ app = typer.Typer(
 )
 for module in (demo, drive, record):
     app.command(module.NAME)(module.run)
+app.add_typer(evaluate.app, name=evaluate.NAME)
 
 
 def main() -> None:

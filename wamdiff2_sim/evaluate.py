@@ -1,7 +1,8 @@
 """Closed-loop evaluation of a checkpoint on held-out towns: many routes, several block sizes, several processes.
 
-`python -m wamdiff2_sim.evaluate CHECKPOINT --out FILE.jsonl` writes one line per finished drive, skips drives that the file
-already holds, and prints the table. All block sizes drive the same routes with the same traffic.
+`python -m wamdiff2_sim.evaluate CHECKPOINT --out FILE.json` (or `wamdiff2 evaluate drive`) writes one line per finished
+drive to FILE.jsonl, skips drives that are there already, and sums up in FILE.json. All block sizes drive the same
+routes with the same traffic.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -17,11 +19,15 @@ from pathlib import Path
 
 import numpy as np
 
+from wamdiff2_core.errors import CheckpointError, Wamdiff2Error
+from wamdiff2_core.evaluate.machine import machine
+from wamdiff2_core.evaluate.summary import write_json
 from wamdiff2_core.evaluate.waypoints import waypoint_errors
 from wamdiff2_sim.drive import DriveResult, ExpertPlanner, LoopConfig, drive
 
 TOWNS = ("Town01", "Town02", "Town03", "Town05", "Town10HD")
 EXPERT = "expert"
+RIG = Path(__file__).resolve().parent.parent / "config" / "rig_three.yaml"
 
 
 @dataclass(frozen=True)
@@ -68,13 +74,14 @@ def _driver(job: Job):
 
 def run(job: Job) -> dict:
     """Make the drive and return its row (plain values)."""
+    from wamdiff2_core.rig import load_rig
     from wamdiff2_sim.roads.roadmap import load_map
     from wamdiff2_sim.roads.route import plan_route
     from wamdiff2_sim.world import World
 
     route = plan_route(load_map(job.town), np.random.default_rng([job.seed, 77]), *job.length_m)
     expert = job.checkpoint == EXPERT
-    world = World(job.town, job.seed, rig=None if expert else rig_cameras(), traffic=job.traffic)
+    world = World(job.town, job.seed, rig=None if expert else load_rig(RIG), traffic=job.traffic)
     try:
         world.reset(route)
         planner = ExpertPlanner(world) if expert else _driver(job)
@@ -149,11 +156,22 @@ def _mean(block: int, rows: list[dict]) -> dict:
     }
 
 
-def main(argv: list[str] | None = None) -> None:
-    """See the module's docstring."""
+def main(argv: list[str] | None = None) -> int:
+    """See the module's docstring. 0: done; 1: an input is wrong."""
+    try:
+        report = evaluate(_arguments(argv))
+    except Wamdiff2Error as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for line in report["results"]:
+        print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in line.items()}))
+    return 0
+
+
+def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help='checkpoint folder, or "expert"')
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="rows go to FILE.jsonl, the table to FILE.json")
     parser.add_argument("--towns", type=lambda text: text.split(","), default=list(TOWNS))
     parser.add_argument("--routes-per-town", type=int, default=4)
     parser.add_argument("--block-sizes", type=lambda t: [int(v) for v in t.split(",")], default=[1, 4, 8, 16, 32])
@@ -164,23 +182,58 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--workers", type=int, default=2)
-    args = parser.parse_args(argv)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    rows = [json.loads(line) for line in args.out.read_text().splitlines()] if args.out.exists() else []
-    done = [row["key"] for row in rows]
-    todo = [job for job in jobs(args) if json.loads(json.dumps(job.key)) not in done]
+    return parser.parse_args(argv)
+
+
+def arguments(**values: object) -> argparse.Namespace:
+    """The arguments of `evaluate` with these values, defaults for the rest."""
+    args = _arguments([str(values["checkpoint"]), "--out", str(values["out"])])
+    vars(args).update(values)
+    return args
+
+
+def evaluate(args: argparse.Namespace) -> dict:
+    """Make the drives that the rows' file does not hold yet; write and return the report over all asked for."""
+    if args.checkpoint != EXPERT and not (Path(args.checkpoint) / "config.json").is_file():
+        raise CheckpointError(f"{args.checkpoint} is no checkpoint folder: it has no config.json")
+    file = args.out.with_suffix(".jsonl")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    wanted = {json.dumps(job.key): job for job in jobs(args)}
+    rows = [row for row in read_rows(file) if json.dumps(row["key"]) in wanted]
+    for row in rows:
+        del wanted[json.dumps(row["key"])]
+    total = len(rows) + len(wanted)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(args.workers, mp_context=context) as pool, args.out.open("a") as sink:
-        for future in as_completed([pool.submit(run, job) for job in todo]):
+    with ProcessPoolExecutor(args.workers, mp_context=context) as pool, file.open("a") as sink:
+        for future in as_completed([pool.submit(run, job) for job in wanted.values()]):
             row = future.result()
             rows.append(row)
             sink.write(json.dumps(row) + "\n")
             sink.flush()
-            print(f"{len(rows)}: {row['town']} seed {row['seed']} B={row['block_size']} completion {row['route_completion']:.2f} "
-                  f"collisions {row['collisions']} red {row['red_lights']}", flush=True)  # fmt: skip
-    for line in table(rows):
-        print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in line.items()}))
+            _tell(f"{len(rows)}/{total}", row)
+    names = ("checkpoint", "towns", "routes_per_town", "steps", "threshold", "seed", "device", "dtype", "workers")
+    settings = {**{name: getattr(args, name) for name in names}, "latency_s": args.latency}
+    report = {"what": "drive", "settings": settings, "machine": machine(args.device), "results": table(rows)}
+    write_json(args.out.with_suffix(".json"), report)
+    return report
+
+
+def _tell(progress: str, row: dict) -> None:
+    """One line per finished drive: drives are few and long, and logs are read later."""
+    scored = f"completion {row['route_completion']:.2f} collisions {row['collisions']} red {row['red_lights']}"
+    print(f"{progress}: {row['town']} seed {row['seed']} B={row['block_size']} {scored}", file=sys.stderr, flush=True)
+
+
+def read_rows(file: Path) -> list[dict]:
+    """Rows of an earlier call; a last line that a kill cut short is taken away and driven again."""
+    if not file.is_file():
+        return []
+    lines = file.read_text().splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines = lines[:-1]
+        file.write_text("".join(lines))
+    return [json.loads(line) for line in lines]
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -39,7 +39,7 @@ def detection_score(predicted: Sequence[Sequence[Box]], truth: Sequence[Sequence
     truths = sum(len(boxes) for boxes in truth)
     if truths == 0 or predictions == 0:
         value = 0.0 if truths else float("nan")
-        return DetectionScore(value, value, {label: value for label in labels}, len(truth), truths, predictions)
+        return DetectionScore(value, value, dict.fromkeys(labels, value), len(truth), truths, predictions)
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation = _run(predicted, truth, labels)
     ap50 = {label: float(evaluation.eval["precision"][0, :, k, 0, -1].mean()) for k, label in enumerate(labels)}

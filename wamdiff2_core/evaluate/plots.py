@@ -31,7 +31,7 @@ def route_map(record: DriveRecord) -> str:
     for lane in record.lanes:
         axes.plot(lane[:, 0], lane[:, 1], color=GREY, linewidth=2.4, solid_capstyle="round", zorder=1)
     if len(record.route):
-        axes.plot(record.route[:, 0], record.route[:, 1], color=ORANGE, linewidth=5, alpha=0.45, zorder=2, label="route")
+        axes.plot(*record.route[:, :2].T, color=ORANGE, linewidth=5, alpha=0.45, zorder=2, label="route")
     if len(record.track):
         dots = axes.scatter(record.track[:, 1], record.track[:, 2], c=record.track[:, 3], s=7, cmap="viridis", zorder=3)
         figure.colorbar(dots, ax=axes, label="speed in m/s", shrink=0.8)

@@ -40,7 +40,7 @@ def write_report(path: Path, record: DriveRecord, summary: dict[str, object], ti
             for snapshot in record.snapshots
         ],
         answers=[
-            (f"{a.stamp_s:.1f}", a.question, a.answer, a.truth, not a.truth or normalise(a.answer) == normalise(a.truth))
+            (f"{a.stamp_s:.1f}", a.question, a.answer, a.truth, not a.truth or _same(a.answer, a.truth))
             for a in record.answers
         ],
     )
@@ -48,6 +48,10 @@ def write_report(path: Path, record: DriveRecord, summary: dict[str, object], ti
     partial = path.with_suffix(".html.part")
     partial.write_text(page, encoding="utf-8")
     os.replace(partial, path)
+
+
+def _same(answer: str, truth: str) -> bool:
+    return normalise(answer) == normalise(truth)
 
 
 def _tiles(summary: dict[str, object]) -> list[tuple[str, str]]:

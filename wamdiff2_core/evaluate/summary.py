@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from wamdiff2_core.evaluate.answers import answer_score
-from wamdiff2_core.evaluate.detection import detection_score
 from wamdiff2_core.evaluate.record import DriveRecord
 from wamdiff2_core.evaluate.waypoints import waypoint_errors
 
@@ -29,6 +28,8 @@ def summarise(record: DriveRecord) -> dict[str, object]:
     latencies = [p.latency_ms for p in record.plans]
     pairs = [(p.points, p.expert) for p in record.plans if p.points is not None and p.expert is not None]
     errors = waypoint_errors(np.array([p for p, _ in pairs]), np.array([e for _, e in pairs]))
+    from wamdiff2_core.evaluate.detection import detection_score  # here: evaluation of drives works without its library
+
     boxes = detection_score([b.predicted for b in record.boxes], [b.truth for b in record.boxes])
     known = [(a.kind, a.answer or None, a.truth) for a in record.answers if a.truth]
     answers = answer_score(known)
