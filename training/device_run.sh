@@ -35,10 +35,11 @@ world() { # WORKERS: restarted when it fails, until training says stop
   done
 }
 
-stage() { # RECIPE INIT MINUTES: up to three sittings, each resumes the one before
+train() { # AR_MINUTES BLOCK_MINUTES: up to three sittings, each goes on where the one before was cut off
   for sitting in 1 2 3; do
-    if "$PYTHON" -m training.train "$1" "init=$2" "data=$DATA" "out=$RUN/$1" "max_minutes=$3" ${EXTRA:-}; then return 0; fi
-    echo "$1: sitting $sitting failed"
+    if "$PYTHON" -m training.train tiny_ar,tiny_blocks "init=$RUN/random" "data=$DATA" "out=$RUN" \
+      "tiny_ar.max_minutes=$1" "tiny_blocks.max_minutes=$2" ${EXTRA:-}; then return 0; fi
+    echo "sitting $sitting failed"
   done
   return 1
 }
@@ -47,8 +48,9 @@ trainer() { # AR_MINUTES BLOCK_MINUTES
   cd "$CODE"
   trap 'touch "$RUN/stop"; [ -e "$RUN/world.pid" ] && kill -- -"$(cat "$RUN/world.pid")" 2> /dev/null; touch "$RUN/done"' EXIT
   [ -e "$RUN/random/config.json" ] || "$PYTHON" -m training.build_tiny --out "$RUN/random"
-  stage tiny_ar "$RUN/random" "$1"
-  stage tiny_blocks "$RUN/tiny_ar/checkpoint" "$2"
+  train "$1" "$2"
+  touch "$RUN/stop"
+  kill -- -"$(cat "$RUN/world.pid")" 2> /dev/null || true
   "$PYTHON" -m training.quick_eval "$RUN/tiny_blocks/checkpoint" "$DATA" --holdout 50 --frames 512 --device cuda --out "$RUN/quick_eval.json"
 }
 

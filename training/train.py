@@ -1,12 +1,18 @@
-"""Train by a recipe: `python -m training.train RECIPE [key=value ...]`; a bare name means training/recipes/NAME.yaml."""
+"""Train by recipe: `python -m training.train RECIPE[,RECIPE...] [key=value ...] [RECIPE.key=value ...]`.
+
+A bare name means training/recipes/NAME.yaml. Several recipes run one after the other on the same frames: each starts from the
+checkpoint of the one before and writes to out/NAME. A run that was cut off goes on where it was.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from wamdiff2_core.distill.recipe import load_recipe
-from wamdiff2_core.distill.trainer import Trainer
+from wamdiff2_core.distill.recipe import Recipe, load_recipe
+from wamdiff2_core.distill.trainer import run_chain
 from wamdiff2_core.errors import ConfigError, Wamdiff2Error
 
 RECIPES = Path(__file__).parent / "recipes"
@@ -20,9 +26,29 @@ def find_recipe(name: str) -> Path:
     raise ConfigError(f"recipe {name}: expected a file or one of {', '.join(sorted(p.stem for p in RECIPES.glob('*.yaml')))}")
 
 
-def train(name: str, overrides: list[str] | None = None) -> Path:
-    """Run a recipe to its end (resuming what is in its `out` folder); returns the checkpoint folder."""
-    return Trainer(load_recipe(find_recipe(name), overrides or [])).run()
+def recipes_of(names: str, overrides: Sequence[str] = ()) -> list[Recipe]:
+    """The recipes of a comma-separated list with their overrides."""
+    listed = names.split(",")
+    stems = [Path(name).stem for name in listed]
+    for override in overrides:
+        owner = override.split("=")[0].rpartition(".")[0]
+        if owner and owner not in stems:
+            raise ConfigError(f"override {override!r}: expected one of the recipes {', '.join(stems)} before the dot")
+    recipes: list[Recipe] = []
+    for name, stem in zip(listed, stems, strict=True):
+        mine = [override for override in overrides if "." not in override.split("=")[0]]
+        mine += [override.removeprefix(f"{stem}.") for override in overrides if override.startswith(f"{stem}.")]
+        recipe = load_recipe(find_recipe(name), mine)
+        if len(listed) > 1:
+            init = str(Path(recipes[-1].out) / "checkpoint") if recipes else recipe.init
+            recipe = replace(recipe, out=str(Path(recipe.out) / stem), init=init)
+        recipes.append(recipe)
+    return recipes
+
+
+def train(names: str, overrides: Sequence[str] = ()) -> Path:
+    """Run recipes to their end; returns the last checkpoint folder."""
+    return run_chain(recipes_of(names, overrides))[-1]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from wamdiff2_core import BlockDecoder, DecodingConfig, load_model
 from wamdiff2_core.decode.scaffold import Scaffold
-from wamdiff2_core.distill.trainer import Trainer
+from wamdiff2_core.distill.trainer import run_recipe
 from wamdiff2_core.model.images import ImageFormat, preprocess
 from wamdiff2_core.model.prompt import answer_ids, chat_prompt
 from wamdiff2_core.model.tokenizer import TextTokenizer
@@ -28,7 +28,7 @@ def learnt(micro_folder, shard_root, tmp_path_factory) -> Path:
     phases = [{"until": 0.1, "blocks": {4: 1.0}}, {"until": 1.0, "blocks": {4: 0.3, 8: 0.1, 32: 0.6}}]
     recipe = micro_recipe(init=str(micro_folder), data=[str(shard_root)], out=str(out), phases=phases, max_steps=STEPS,
                           fill_weight=0.3, ar_weight=1.0)
-    return Trainer(recipe).run()
+    return run_recipe(recipe)
 
 
 def conversations(root: Path) -> list[tuple[dict, list[np.ndarray]]]:

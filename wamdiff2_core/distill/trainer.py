@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,10 +100,51 @@ def optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
     return torch.optim.AdamW(parts, lr=recipe.lr, betas=recipe.betas, fused=recipe.device.startswith("cuda"))
 
 
-class Trainer:
-    """A run of one recipe in one process. `run()` trains, saves and returns the checkpoint folder."""
+@dataclass(frozen=True)
+class Source:
+    """Frames on the device and what feeds them; outlives a stage when the next one trains on the same data."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    ring: Ring
+    feeder: Feeder
+
+    @classmethod
+    def start(cls, recipe: Recipe, spec: DataSpec) -> Source:
+        folders = [Path(folder) for folder in recipe.data]
+        feeder = Feeder(folders, spec, workers=recipe.workers, follow=recipe.follow, holdout=recipe.holdout)
+        return cls(Ring(spec, recipe.ring_frames, torch.device(recipe.device), recipe.seed), feeder.start())
+
+    def close(self) -> None:
+        self.feeder.close()
+
+
+def run_recipe(recipe: Recipe) -> Path:
+    """Train one recipe from start to end; the checkpoint folder."""
+    return run_chain([recipe])[-1]
+
+
+def run_chain(recipes: Sequence[Recipe]) -> list[Path]:
+    """Train recipes one after the other on one source of frames. Data settings are those of the first."""
+    source: Source | None = None
+    checkpoints = []
+    try:
+        for recipe in recipes:
+            trainer = Trainer(recipe, source)
+            source = trainer.source
+            checkpoints.append(trainer.run())
+            del trainer  # its optimiser and gradients leave the device
+    finally:
+        if source is not None:
+            source.close()
+    return checkpoints
+
+
+class Trainer:
+    """A run of one recipe in one process. `run()` trains, saves and returns the checkpoint folder.
+
+    source: the ring and feeder of the stage before, to go on with its frames; None makes new ones.
+    """
+
+    def __init__(self, recipe: Recipe, source: Source | None = None) -> None:
         for name in ("init", "data", "out"):
             if not getattr(recipe, name):
                 raise ConfigError(f"recipe {recipe.name}: {name} must be set")
@@ -118,7 +159,10 @@ class Trainer:
         self.spec = data_spec(recipe, entry)
         self.method = Method(entry["mask_token_id"], entry["prediction"], entry["context"], self.spec.order(),
                              torch.bfloat16 if recipe.bf16 else torch.float32, recipe)
-        self.ring = Ring(self.spec, recipe.ring_frames, self.device, recipe.seed)
+        if self.device.type == "cuda":
+            torch.backends.cuda.enable_cudnn_sdp(False)  # masks of every shape; the memory-efficient kernel needs no plan per shape
+        self.source = source or Source.start(recipe, self.spec)
+        self.ring = self.source.ring
         self.optimiser = optimiser(self.model, recipe)
         self.averages = Averages(self.model, recipe.ema) if recipe.ema else None
         self.generator = torch.Generator(device=self.device)
@@ -133,17 +177,13 @@ class Trainer:
 
     def run(self) -> Path:
         """Train to the end of the recipe, going on from `out`/state.pt if there is one."""
-        recipe = self.recipe
-        feeder = Feeder([Path(folder) for folder in recipe.data], self.spec, workers=recipe.workers, follow=recipe.follow,
-                        holdout=recipe.holdout).start()
-        try:
-            wait_for(self.ring, feeder, recipe.min_frames if recipe.follow else recipe.ring_frames, recipe.wait_s)
-            self.resume()
-            with TrainLog(self.out, recipe) as log:
-                self._loop(feeder, log)
-            self.save()
-        finally:
-            feeder.close()
+        feeder = self.source.feeder
+        enough = self.recipe.min_frames if self.recipe.follow else self.recipe.ring_frames
+        wait_for(self.ring, feeder, enough, self.recipe.wait_s)
+        self.resume()
+        with TrainLog(self.out, self.recipe) as log:
+            self._loop(feeder, log)
+        self.save()
         return self.checkpoint
 
     def _loop(self, feeder: Feeder, log: TrainLog) -> None:
