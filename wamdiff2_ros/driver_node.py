@@ -111,7 +111,8 @@ class DriverNode(LifecycleNode):
         self._autostart_timer.cancel()
         if not self._autostart:
             return
-        if self.trigger_configure() != SUCCESS or self.trigger_activate() != SUCCESS:
+        started = self.trigger_configure() == SUCCESS and self.trigger_activate() == SUCCESS
+        if not started and self.context.ok():
             raise NodeFailed("autostart failed; the reason is in the line above")
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
@@ -124,6 +125,8 @@ class DriverNode(LifecycleNode):
         except Wamdiff2Error as error:
             self.get_logger().error(f"configure: {error}")
             self._driver = None
+            return FAILURE
+        if not self.context.ok():  # interrupted while loading: there is nothing left to connect to
             return FAILURE
         self._inputs = Inputs(settings.default_instruction)
         self._mailbox = FrameMailbox(settings.cameras, settings.sync_tolerance_s)

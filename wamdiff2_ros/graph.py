@@ -15,6 +15,7 @@ class NodeSpec:
     """One node process. `executable` is a module of wamdiff2_ros and, installed, a script of the package.
 
     ends_run: when it ends with exit code 0, the run is over. parameters win over the parameter file's.
+    module: another Python module to run instead of wamdiff2_ros.<executable>; the supervisor only.
     """
 
     name: str
@@ -22,6 +23,7 @@ class NodeSpec:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     remappings: Sequence[tuple[str, str]] = ()
     ends_run: bool = False
+    module: str = ""
 
 
 def share_folder(name: str) -> Path:

@@ -41,7 +41,7 @@ def actions(nodes: Iterable[NodeSpec], parameter_file: Path, folder: Path) -> li
             package="wamdiff2",
             executable=spec.executable,
             name=spec.name,
-            parameters=[str(parameters)],
+            parameters=[str(parameters.resolve())],
             remappings=list(spec.remappings),
             output="screen",
         )

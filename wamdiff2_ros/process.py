@@ -12,6 +12,7 @@ from typing import Any
 
 import rclpy
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.impl.implementation_singleton import rclpy_implementation
 
 from wamdiff2_core.errors import Wamdiff2Error
 
@@ -51,6 +52,9 @@ def run_node(make_node: Callable[[], Any], args: list[str] | None = None) -> int
             executor.spin_once(timeout_sec=0.2)
     except (KeyboardInterrupt, ExternalShutdownException):
         pass
+    except rclpy_implementation.RCLError:
+        if rclpy.ok():  # otherwise: interrupted while the node was being made
+            raise
     except (NodeFailed, Wamdiff2Error) as error:
         name = node.get_name() if node is not None else "node"
         print(f"{name}: {error}", file=sys.stderr, flush=True)

@@ -81,7 +81,7 @@ class Supervisor:
         return codes
 
     def _start(self, spec: NodeSpec, parameters: Path) -> _Running:
-        command = [sys.executable, "-m", f"wamdiff2_ros.{spec.executable}", "--ros-args"]
+        command = [sys.executable, "-m", spec.module or f"wamdiff2_ros.{spec.executable}", "--ros-args"]
         command += ["--params-file", str(parameters), "-r", f"__node:={spec.name}"]
         for name, topic in spec.remappings:
             command += ["-r", f"{name}:={topic}"]

@@ -1,0 +1,120 @@
+"""The follower node: follows a fresh plan; brakes when there is none, an old or withdrawn one, or no odometry."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.ros
+pytest.importorskip("rclpy")
+
+import rclpy  # noqa: E402
+from nav_msgs.msg import Odometry  # noqa: E402
+from rclpy.context import Context  # noqa: E402
+from rclpy.executors import SingleThreadedExecutor  # noqa: E402
+from rclpy.node import Node  # noqa: E402
+from rclpy.parameter import Parameter  # noqa: E402
+
+from wamdiff2.msg import Trajectory, VehicleControl  # noqa: E402
+from wamdiff2_core.scene import Failure, FailureKind, Plan  # noqa: E402
+from wamdiff2_core.trajectory import smooth_trajectory  # noqa: E402
+from wamdiff2_ros import conversions as cv  # noqa: E402
+from wamdiff2_ros.follower_node import FollowerNode  # noqa: E402
+from wamdiff2_ros.odometry import OdometrySample  # noqa: E402
+from wamdiff2_ros.qos import CONTROL, ODOMETRY_IN, OUTPUT  # noqa: E402
+
+LIMIT_S = 30.0
+
+
+class Car:
+    """Sends odometry and plans to a follower in this process, and hears its controls. Time is the messages' own."""
+
+    def __init__(self) -> None:
+        self.context = Context()
+        rclpy.init(context=self.context)
+        limits = [Parameter("max_plan_age_s", value=1.0), Parameter("max_odometry_age_s", value=1.0)]
+        self.node = FollowerNode(context=self.context, parameter_overrides=limits)
+        self.probe = Node("probe", context=self.context)
+        self.executor = SingleThreadedExecutor(context=self.context)
+        self.executor.add_node(self.node)
+        self.executor.add_node(self.probe)
+        self.controls: list[VehicleControl] = []
+        self.probe.create_subscription(VehicleControl, "/follower/output/control", self.controls.append, CONTROL)
+        self.odometry = self.probe.create_publisher(Odometry, "/follower/input/odometry", ODOMETRY_IN)
+        self.plans = self.probe.create_publisher(Trajectory, "/follower/input/trajectory", OUTPUT)
+        self.stamp_s = 100.0
+        self.spin_until(lambda: self.odometry.get_subscription_count() and self.plans.get_subscription_count())
+        self.spin_until(lambda: self.controls)
+
+    def spin_until(self, condition: Callable[[], object], do: Callable[[], object] = lambda: None) -> None:
+        until_s = time.monotonic() + LIMIT_S
+        while not condition():
+            assert time.monotonic() < until_s
+            do()
+            self.executor.spin_once(timeout_sec=0.02)
+
+    def move(self, speed: float = 5.0) -> None:
+        self.stamp_s += 0.02
+        sample = OdometrySample(self.stamp_s, speed * (self.stamp_s - 100.0), 0.0, 0.0, (speed, 0.0), 0.0)
+        self.odometry.publish(cv.odometry_message(sample))
+
+    def plan(self, lateral_m: float = 0.0, speed: float = 8.0) -> None:
+        points = np.column_stack([np.arange(1, 9) * 0.5 * speed, np.linspace(0.0, lateral_m, 8)])
+        message = cv.trajectory_message(Plan(points, np.ones(8)), smooth_trajectory(points, 5.0), self.stamp_s, "")
+        self.plans.publish(message)
+
+    def drive(self, lateral_m: float = 0.0) -> None:
+        self.move()
+        self.plan(lateral_m)
+
+    @property
+    def last(self) -> VehicleControl:
+        return self.controls[-1]
+
+
+@pytest.fixture
+def car() -> Iterator[Car]:
+    made = Car()
+    yield made
+    made.executor.shutdown()
+    made.node.destroy_node()
+    made.probe.destroy_node()
+    rclpy.shutdown(context=made.context)
+
+
+def test_it_brakes_until_there_is_a_plan_and_then_follows(car: Car) -> None:
+    assert car.last.brake > 0.0 and car.last.throttle == 0.0
+    car.spin_until(lambda: car.last.throttle > 0.0, car.drive)
+    car.spin_until(lambda: car.last.steer > 0.02, lambda: car.drive(lateral_m=6.0))  # to the left
+    car.spin_until(lambda: car.last.steer < -0.02, lambda: car.drive(lateral_m=-6.0))
+
+
+def test_an_old_plan_is_not_followed(car: Car) -> None:
+    car.spin_until(lambda: car.last.throttle > 0.0, car.drive)
+    car.spin_until(lambda: car.last.brake >= 0.5, car.move)  # odometry goes on, plans do not
+
+
+def test_a_withdrawn_plan_is_not_followed(car: Car) -> None:
+    car.spin_until(lambda: car.last.throttle > 0.0, car.drive)
+    failure = Failure(FailureKind.INPUT, "no frames")
+
+    def withdraw() -> None:
+        car.move()
+        car.plans.publish(cv.failed_trajectory(failure, car.stamp_s, ""))
+
+    car.spin_until(lambda: car.last.brake >= 0.5, withdraw)
+
+
+def test_silent_odometry_stops_the_car(car: Car) -> None:
+    car.spin_until(lambda: car.last.throttle > 0.0, car.drive)
+    car.spin_until(lambda: car.last.brake >= 0.5, car.plan)
+
+
+def test_time_going_back_withdraws_the_plan(car: Car) -> None:
+    car.spin_until(lambda: car.last.throttle > 0.0, car.drive)
+    car.stamp_s = 1.0
+    car.spin_until(lambda: car.last.brake >= 0.5, car.move)
+    car.spin_until(lambda: car.last.throttle > 0.0, car.drive)

@@ -1,0 +1,86 @@
+"""Node processes: parameters, a clean end on SIGINT, no orphans, errors that name the node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.ros
+pytest.importorskip("rclpy")
+
+from wamdiff2_core.errors import ConfigError  # noqa: E402
+from wamdiff2_ros import graph  # noqa: E402
+from wamdiff2_ros.graph import NodeSpec  # noqa: E402
+from wamdiff2_ros.supervisor import NodeDied, Supervisor, write_parameters  # noqa: E402
+
+LIMIT_S = 60.0
+
+
+def wait_for(condition, what: str) -> None:
+    until_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < until_s, what
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+
+
+def test_nodes_end_cleanly_together(tmp_path: Path) -> None:
+    nodes = [graph.recorder(tmp_path / "bag"), graph.follower("/world")]
+    supervisor = Supervisor(nodes, tmp_path / "log")
+    with supervisor:
+        wait_for(lambda: "no fresh odometry" in (tmp_path / "log" / "follower.log").read_text(), "follower starts")
+        wait_for(lambda: (tmp_path / "bag").is_dir(), "recorder starts")
+        assert not supervisor.over()
+        codes = supervisor.stop()
+    assert codes == {"recorder": 0, "follower": 0} and not supervisor.killed
+    for name in codes:
+        assert "Traceback" not in (tmp_path / "log" / f"{name}.log").read_text()
+    assert (tmp_path / "bag" / "metadata.yaml").is_file()
+
+
+def test_a_node_that_dies_is_named_with_its_last_words(tmp_path: Path) -> None:
+    missing = NodeSpec("wamdiff2", "driver_node", {"checkpoint": str(tmp_path / "nowhere")})
+    with Supervisor([missing], tmp_path / "log") as supervisor, pytest.raises(NodeDied, match="wamdiff2") as caught:
+        wait_for(supervisor.over, "the end")
+    assert "nowhere" in str(caught.value)
+
+
+def test_nodes_die_with_a_killed_supervisor(tmp_path: Path) -> None:
+    script = (
+        "import time; from pathlib import Path; from wamdiff2_ros import graph\n"
+        "from wamdiff2_ros.supervisor import Supervisor\n"
+        f"with Supervisor([graph.follower('/world')], Path({str(tmp_path)!r})) as s:\n"
+        "    print(s._running[0].process.pid, flush=True); time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    wait_for(lambda: "no fresh odometry" in (tmp_path / "follower.log").read_text(), "follower starts")
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    wait_for(lambda: not alive(pid), "the follower ends too")
+
+
+def test_own_parameters_win_over_the_file(tmp_path: Path) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text("/wamdiff2:\n  ros__parameters: {block_size: 32, steps: 8}\n/other:\n  ros__parameters: {a: 1}\n")
+    spec = NodeSpec("wamdiff2", "driver_node", {"block_size": 4, "cameras": ("a", "b"), "rig": Path("/x")})
+    content = yaml.safe_load(write_parameters(tmp_path / "out.yaml", [spec, graph.follower("/w")], base).read_text())
+    assert content["/wamdiff2"]["ros__parameters"] == {"block_size": 4, "steps": 8, "cameras": ["a", "b"], "rig": "/x"}
+    assert "/follower" not in content and content["/other"]["ros__parameters"] == {"a": 1}
+    with pytest.raises(ConfigError, match="nowhere"):
+        write_parameters(tmp_path / "out.yaml", [spec], tmp_path / "nowhere.yaml")
