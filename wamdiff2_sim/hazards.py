@@ -74,7 +74,7 @@ def light_obstacles(state: WorldState, profile: RouteProfile, front: float) -> l
 
 def on_route(track: Track, profile: RouteProfile, s: float, margin: float) -> OnRoute:
     """Project a predicted track onto the route window around `s`."""
-    first = max(0, int((s - BEHIND_M) / STEP_M))
+    first = min(max(0, int((s - BEHIND_M) / STEP_M)), len(profile.xy) - 2)  # never empty, also past the route's end
     window = slice(first, min(len(profile.xy), int((s + AHEAD_M) / STEP_M)), 2)
     line = profile.xy[window]
     flat = track.points.reshape(-1, 2)

@@ -79,7 +79,7 @@ class RouteProfile:
 
     def project(self, x: float, y: float, s_hint: float, window: float = 12.0) -> tuple[float, float]:
         """Arc length (m) and signed lateral offset (m, left positive) of a map point near `s_hint`."""
-        low = max(0, int((s_hint - window) / STEP_M))
+        low = min(max(0, int((s_hint - window) / STEP_M)), len(self.xy) - 3)  # a hint beyond the end looks at the end
         high = min(len(self.xy) - 1, max(low + 2, int((s_hint + window) / STEP_M)))
         delta = self.xy[low:high] - (x, y)
         i = low + int(np.argmin(np.einsum("ij,ij->i", delta, delta)))

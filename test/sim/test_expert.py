@@ -224,3 +224,12 @@ def test_following_law_brakes_harder_the_closer():
     values = [follow_acceleration(gap, 10.0, 0.0, 0.4) for gap in (60.0, 30.0, 20.0, 10.0, 5.0)]
     assert values == sorted(values, reverse=True)
     assert values[-1] == pytest.approx(-6.0)
+
+
+@pytest.mark.parametrize("beyond", [0.0, 30.0, 300.0])
+def test_at_and_beyond_the_routes_end_there_is_still_a_plan(straight, beyond):
+    road_map, route = straight
+    end = route.length + beyond
+    now = state(end, 5.0)
+    plan = Expert(road_map).plan(replace(now, actors=(car(end + 20.0, 0.0, 5.0),)), route, end)
+    assert np.isfinite(plan.points).all()
