@@ -20,7 +20,16 @@ def straight_town() -> RoadMap:
     """One straight road along +x with a signal at x = 24 that faces us."""
     line = np.stack([np.arange(-40.0, 120.0), np.zeros(160), np.zeros(160)], 1)
     lanes = {
-        1: Lane(1, line, 3.5, left_mark="solid_yellow", right_mark="solid_white", turn=Command.FOLLOW, light_group=7, stop_s=60.0),
+        1: Lane(
+            1,
+            line,
+            3.5,
+            left_mark="solid_yellow",
+            right_mark="solid_white",
+            turn=Command.FOLLOW,
+            light_group=7,
+            stop_s=60.0,
+        ),
         2: Lane(2, line[::-1] + (0.0, 3.5, 0.0), 3.5, left_mark="solid_yellow", right_mark="solid_white"),
     }
     group = LightGroup(7, 0, 0, [(2.2 + 20.0, 0.0, 2.6, np.pi), (2.2 + 20.0, 9.0, 2.6, 0.0)])
@@ -71,7 +80,9 @@ def test_left_camera_looks_left(renderer):
 
 def test_turned_ego_sees_the_same(renderer):
     """A car ahead of an ego that looks along +y appears in the middle."""
-    spot = magenta(renderer.render([car(1, 20.0, 14.0, yaw=np.pi / 2)], Pose(20.0, 0.0, 0.0, np.pi / 2), {})["cam_front"])
+    spot = magenta(
+        renderer.render([car(1, 20.0, 14.0, yaw=np.pi / 2)], Pose(20.0, 0.0, 0.0, np.pi / 2), {})["cam_front"]
+    )
     assert abs(spot[:, 1].mean() - 160) < 6
 
 
@@ -159,6 +170,7 @@ def test_brake_lights_shine(renderer):
 
 def test_twenty_renderers_leave_nothing_behind(town):
     """Contexts are freed: memory does not grow by what a renderer takes (about 10 MB each here)."""
+
     def resident_mb() -> float:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * 4096 / 1e6

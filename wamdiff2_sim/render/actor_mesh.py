@@ -1,6 +1,9 @@
-"""Shapes of road users and signal heads, in a unit box: x -0.5..0.5 (front +), y -0.5..0.5 (left +), z 0..1 from the ground.
+"""Shapes of road users and signal heads.
 
-Every vertex carries a part code, from which the shader takes colour and light (paint, glass, brake lamp, left indicator, ...).
+They fill a unit box: x -0.5..0.5 (front +), y -0.5..0.5 (left +), z 0..1 from the ground.
+
+Every vertex carries a part code, from which the shader takes colour and light (paint, glass, brake lamp, left
+indicator, ...).
 Signal heads are in metres instead, around the middle of the head, facing +x.
 """
 
@@ -51,13 +54,30 @@ class Shape:
         for i in range(1, len(corners) - 1):
             self._triangles.append((corners[[0, i, i + 1]], part))
 
-    def box(self, low, high, part: Part, top_inset: tuple[float, float, float] = (0.0, 0.0, 0.0), faces: str = "fblrtu") -> None:
-        """An axis-aligned box; its top is pulled in by top_inset (front, back, sides). Faces: front, back, left, right, top, under."""
+    def box(
+        self, low, high, part: Part, top_inset: tuple[float, float, float] = (0.0, 0.0, 0.0), faces: str = "fblrtu"
+    ) -> None:
+        """An axis-aligned box; its top is pulled in by top_inset (front, back, sides).
+
+        Faces: front, back, left, right, top, under.
+        """
         (x0, y0, z0), (x1, y1, z1) = low, high
         front, back, side = top_inset
         a, b, c, d = (x1, y0, z0), (x1, y1, z0), (x0, y1, z0), (x0, y0, z0)
-        e, f, g, h = (x1 - front, y0 + side, z1), (x1 - front, y1 - side, z1), (x0 + back, y1 - side, z1), (x0 + back, y0 + side, z1)
-        quads = {"f": (a, b, f, e), "l": (b, c, g, f), "b": (c, d, h, g), "r": (d, a, e, h), "t": (e, f, g, h), "u": (d, c, b, a)}
+        e, f, g, h = (
+            (x1 - front, y0 + side, z1),
+            (x1 - front, y1 - side, z1),
+            (x0 + back, y1 - side, z1),
+            (x0 + back, y0 + side, z1),
+        )
+        quads = {
+            "f": (a, b, f, e),
+            "l": (b, c, g, f),
+            "b": (c, d, h, g),
+            "r": (d, a, e, h),
+            "t": (e, f, g, h),
+            "u": (d, c, b, a),
+        }
         for face in faces:
             self.polygon(quads[face], part)
 
@@ -75,7 +95,9 @@ class Shape:
         """An octagonal wheel whose outer face is at y, on the given side (+1 left)."""
         turn = np.linspace(0, 2 * np.pi, 9)[:-1] + np.pi / 8
         ring = np.stack([x + radius_x * np.cos(turn), np.full(8, y), radius_z * (1 + np.sin(turn))], 1)
-        hub = np.stack([x + 0.55 * radius_x * np.cos(turn), np.full(8, y + side * 0.004), radius_z * (1 + 0.55 * np.sin(turn))], 1)
+        hub = np.stack(
+            [x + 0.55 * radius_x * np.cos(turn), np.full(8, y + side * 0.004), radius_z * (1 + 0.55 * np.sin(turn))], 1
+        )
         inner = ring - (0, side * width, 0)
         order = slice(None, None, -side)
         self.polygon(ring[order], Part.DARK)
@@ -116,8 +138,17 @@ def _lamps(shape: Shape, front: float, rear: float, z: tuple[float, float], y: t
                 shape.polygon(quad if face > 0 else quad[::-1], piece)
 
 
-def _cabin(shape: Shape, bottom: tuple[float, float], top: tuple[float, float], z: tuple[float, float], width: tuple[float, float]) -> None:
-    """Painted hull with window panes a little outside it. bottom, top: (rear, front) x; width: half widths below and above."""
+def _cabin(
+    shape: Shape,
+    bottom: tuple[float, float],
+    top: tuple[float, float],
+    z: tuple[float, float],
+    width: tuple[float, float],
+) -> None:
+    """Painted hull with window panes a little outside it. bottom, top:
+
+    (rear, front) x; width: half widths below and above.
+    """
     (xb0, xb1), (xt0, xt1), (z0, z1), (w0, w1) = bottom, top, z, width
     shape.box((xb0, -w0, z0), (xb1, w0, z1), Part.PAINT, (xb1 - xt1, xt0 - xb0, w0 - w1), "fblrt")
 
@@ -152,7 +183,16 @@ def _plates(shape: Shape, front: float, rear: float, z: float) -> None:
 
 def sedan() -> np.ndarray:
     shape = Shape()
-    hull = [(-0.495, 0.17), (-0.5, 0.45), (-0.485, 0.62), (-0.30, 0.66), (0.24, 0.64), (0.44, 0.55), (0.495, 0.45), (0.5, 0.17)]
+    hull = [
+        (-0.495, 0.17),
+        (-0.5, 0.45),
+        (-0.485, 0.62),
+        (-0.30, 0.66),
+        (0.24, 0.64),
+        (0.44, 0.55),
+        (0.495, 0.45),
+        (0.5, 0.17),
+    ]
     shape.profile(hull, 0.485, Part.PAINT)
     shape.box((-0.46, -0.44, 0.1), (0.47, 0.44, 0.19), Part.DARK, faces="fblru")
     _cabin(shape, (-0.40, 0.24), (-0.24, 0.06), (0.63, 1.0), (0.46, 0.36))
@@ -171,7 +211,9 @@ def suv() -> np.ndarray:
     shape.box((-0.46, -0.44, 0.1), (0.47, 0.44, 0.19), Part.DARK, faces="fblru")
     _cabin(shape, (-0.49, 0.27), (-0.42, 0.10), (0.59, 1.0), (0.47, 0.39))
     _lamps(shape, 0.503, -0.503, (0.42, 0.56), (0.27, 0.475))
-    shape.polygon([(-0.437, 0.11, 0.93), (-0.437, -0.11, 0.93), (-0.432, -0.11, 0.965), (-0.432, 0.11, 0.965)], Part.BRAKE_LAMP)
+    shape.polygon(
+        [(-0.437, 0.11, 0.93), (-0.437, -0.11, 0.93), (-0.432, -0.11, 0.965), (-0.432, 0.11, 0.965)], Part.BRAKE_LAMP
+    )
     _wheels(shape, 0.32, -0.31, 0.078, 0.20)
     _plates(shape, 0.504, -0.504, 0.26)
     return shape.vertices()
@@ -185,11 +227,23 @@ def truck() -> np.ndarray:
     shape.box((0.255, -0.48, 0.13), (0.5, 0.48, 0.80), Part.PAINT, (0.03, 0.0, 0.02))
     shape.polygon([(0.502, -0.42, 0.46), (0.502, 0.42, 0.46), (0.483, 0.40, 0.74), (0.483, -0.40, 0.74)], Part.GLASS)
     for side in (1, -1):
-        quad = [(0.33, side * 0.486, 0.46), (0.47, side * 0.486, 0.46), (0.46, side * 0.472, 0.72), (0.33, side * 0.472, 0.72)]
+        quad = [
+            (0.33, side * 0.486, 0.46),
+            (0.47, side * 0.486, 0.46),
+            (0.46, side * 0.472, 0.72),
+            (0.33, side * 0.472, 0.72),
+        ]
         shape.polygon(quad[::-1] if side > 0 else quad, Part.GLASS)
         low, high = sorted((side * 0.02, side * 0.46))
-        shape.polygon([(-0.502, high, 0.31), (-0.502, low, 0.31), (-0.502, low, 0.96), (-0.502, high, 0.96)], Part.METAL)
-        stripe = [(-0.48, side * 0.504, 0.42), (0.20, side * 0.504, 0.42), (0.20, side * 0.504, 0.52), (-0.48, side * 0.504, 0.52)]
+        shape.polygon(
+            [(-0.502, high, 0.31), (-0.502, low, 0.31), (-0.502, low, 0.96), (-0.502, high, 0.96)], Part.METAL
+        )
+        stripe = [
+            (-0.48, side * 0.504, 0.42),
+            (0.20, side * 0.504, 0.42),
+            (0.20, side * 0.504, 0.52),
+            (-0.48, side * 0.504, 0.52),
+        ]
         shape.polygon(stripe[::-1] if side > 0 else stripe, Part.PAINT)
     _lamps(shape, 0.504, -0.503, (0.185, 0.26), (0.26, 0.48))
     for x in (0.36, -0.22, -0.38):

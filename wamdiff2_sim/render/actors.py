@@ -44,7 +44,12 @@ def actor_rows(actors: Sequence[ActorView], eye: tuple[float, float]) -> tuple[n
     if not near:
         return rows, shapes
     chosen = [actors[i] for i in near]
-    table = np.array([(a.x, a.y, a.z, a.yaw, a.length, a.width, a.height, *a.colour, a.brake_lights, a.indicator, a.id) for a in chosen])
+    table = np.array(
+        [
+            (a.x, a.y, a.z, a.yaw, a.length, a.width, a.height, *a.colour, a.brake_lights, a.indicator, a.id)
+            for a in chosen
+        ]
+    )
     ids = table[:, 12].astype(np.int64)
     shapes[:] = [SHAPE_NAMES.index(shape_of(a)) for a in chosen]
     rows["place"], rows["size"][:, :3] = table[:, :4], table[:, 4:7]

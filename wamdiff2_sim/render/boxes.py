@@ -1,6 +1,7 @@
 """True 2D boxes: which pixels of a camera picture an actor or a signal head covers, and how much of it can be seen.
 
-The visible fraction is counted in a small picture of ids (`Renderer.render_ids`): pixels where the thing is in front, over pixels it
+The visible fraction is counted in a small picture of ids (`Renderer.render_ids`): pixels where the thing is in front,
+over pixels it
 would cover alone. It is exact at that resolution; for things of a few id pixels it is coarse (steps of 1 / alone).
 """
 
@@ -24,7 +25,10 @@ _EDGES = [(a, b) for a in range(8) for b in range(a + 1, 8) if bin(a ^ b).count(
 
 
 class ProjectedBox(NamedTuple):
-    """`id`: actor id, or the index of a signal head. `xyxy` in pixels, clipped to the picture; `distance` from the camera, m."""
+    """`id`: actor id, or the index of a signal head.
+
+    `xyxy` in pixels, clipped to the picture; `distance` from the camera, m.
+    """
 
     id: int
     xyxy: tuple[float, float, float, float]
@@ -45,8 +49,13 @@ def project_boxes(actors: Sequence[ActorView], camera: Camera, ego_pose: Pose, i
     return found
 
 
-def project_lights(heads: SignalHeads, camera: Camera, ego_pose: Pose, ids: IdImage, actor_count: int) -> list[ProjectedBox]:
-    """Boxes of the signal heads that face the camera within 60 degrees, nearer than 60 m; `id` is the index into `heads`."""
+def project_lights(
+    heads: SignalHeads, camera: Camera, ego_pose: Pose, ids: IdImage, actor_count: int
+) -> list[ProjectedBox]:
+    """Boxes of the signal heads that face the camera within 60 degrees, nearer than 60 m.
+
+    `id` is the index into `heads`.
+    """
     view = look(camera, ego_pose)
     offset = view.eye - heads.pose[:, :3]
     distance = np.linalg.norm(offset, axis=1)
@@ -62,7 +71,10 @@ def project_lights(heads: SignalHeads, camera: Camera, ego_pose: Pose, ids: IdIm
 
 
 def project_box(view: View, middle: np.ndarray, yaw: float, size: tuple[float, float, float]) -> np.ndarray | None:
-    """(4,) x1 y1 x2 y2 in pixels around a box (length, width, height), not clipped to the picture; None when it is all behind."""
+    """(4,) x1 y1 x2 y2 in pixels around a box (length, width, height), not clipped to the picture.
+
+    None when it is all behind.
+    """
     corner = np.array([[(i >> axis) & 1 for axis in range(3)] for i in range(8)]) - 0.5
     local = corner * size
     c, s = np.cos(yaw), np.sin(yaw)

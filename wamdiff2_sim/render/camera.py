@@ -1,6 +1,7 @@
 """Where a rig's cameras look: matrices, view culling, and their places in one atlas picture.
 
-Camera axes for projection: x right, y down, z forward (optical frame). Clip space has y down too, so that the first row read back
+Camera axes for projection: x right, y down, z forward (optical frame). Clip space has y down too, so that the first
+row read back
 from the framebuffer is the top row of the image: nothing needs flipping, and front faces are clockwise.
 A positive `Camera.pitch` looks down (right-handed turn about the ego's left axis).
 """
@@ -21,7 +22,10 @@ FAR_M = 900.0
 
 @dataclass(frozen=True)
 class View:
-    """A camera at one moment. `eye` (3,) map frame; `rotation` (3, 3) rows right, down, forward; `matrix` (4, 4) map -> clip."""
+    """A camera at one moment.
+
+    `eye` (3,) map frame; `rotation` (3, 3) rows right, down, forward; `matrix` (4, 4) map -> clip.
+    """
 
     camera: Camera
     eye: np.ndarray
@@ -37,7 +41,9 @@ class View:
         right, _, forward = ((centres - self.eye) @ self.rotation.T).T
         half = math.tan(math.radians(self.camera.fov_deg) / 2.0)
         slack = radii * math.hypot(1.0, half)
-        return (forward > -radii) & (np.abs(right) - slack <= np.maximum(forward, 0.0) * half) & (forward < far_m + radii)
+        return (
+            (forward > -radii) & (np.abs(right) - slack <= np.maximum(forward, 0.0) * half) & (forward < far_m + radii)
+        )
 
 
 def look(camera: Camera, ego: Pose) -> View:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import moderngl
 
@@ -15,17 +16,21 @@ GL_VERSION = 430  # shaders are 3.30; drawing all visible chunks in one call nee
 def create_context(device_index: int | None = None) -> moderngl.Context:
     """A stand-alone OpenGL 4.3 core context on EGL device `device_index` (default: $WAMDIFF2_EGL_DEVICE, else 0).
 
-    EGL lists NVIDIA cards first and Mesa's software driver last; `describe` tells which one it is. Raises ConfigError when there
-    is no such device or no EGL.
+    EGL lists NVIDIA cards first and Mesa's software driver last; `describe` tells which one it is.
+    Raises ConfigError when there is no such device or no EGL.
     """
     index = device_index if device_index is not None else int(os.environ.get(DEVICE_VARIABLE, "0"))
+    settings: dict[str, Any] = {"device_index": index, "libgl": "libGL.so.1", "libegl": "libEGL.so.1"}
     try:
-        return moderngl.create_context(
-            require=GL_VERSION, standalone=True, backend="egl", device_index=index,
-            libgl="libGL.so.1", libegl="libEGL.so.1",
-        )  # fmt: skip
-    except (RuntimeError, OSError, ValueError) as error:  # moderngl reports failures as bare Exception subclasses of these
-        raise ConfigError(f"no OpenGL {GL_VERSION} context on EGL device {index} ({error}); is libEGL.so.1 there?") from error
+        return moderngl.create_context(require=GL_VERSION, standalone=True, backend="egl", **settings)  # type: ignore[arg-type]
+    except (
+        RuntimeError,
+        OSError,
+        ValueError,
+    ) as error:  # moderngl reports failures as bare Exception subclasses of these
+        raise ConfigError(
+            f"no OpenGL {GL_VERSION} context on EGL device {index} ({error}); is libEGL.so.1 there?"
+        ) from error
 
 
 def describe(context: moderngl.Context) -> str:

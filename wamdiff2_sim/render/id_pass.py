@@ -16,7 +16,10 @@ LAYERS = 8  # pictures of one read-back: the scene, then things that do not over
 
 @dataclass(frozen=True)
 class IdImage:
-    """`image` (h, w) int32: 0 town or sky, 1 + i for actor i, then signal heads. `visible`, `alone` (1 + things,): pixel counts."""
+    """`image` (h, w) int32: 0 town or sky, 1 + i for actor i, then signal heads.
+
+    `visible`, `alone` (1 + things,): pixel counts.
+    """
 
     image: np.ndarray
     visible: np.ndarray
@@ -85,11 +88,13 @@ class IdPass:
 
 
 def _layers(view: View, rows: np.ndarray) -> list[np.ndarray]:
-    """Row numbers in groups whose members' surroundings in the picture do not overlap, so that one picture counts them all."""
+    """Row numbers in groups; the members of one do not overlap in the picture, so that one picture counts them all."""
     local = view.to_camera(rows["place"][:, :3] + np.array([0.0, 0.0, 0.5]) * rows["size"][:, :3])
     reach = np.hypot(rows["size"][:, 0], rows["size"][:, 2]) * 0.5 + 0.6
     depth = local[:, 2] - reach
-    scale = np.where(depth > 0.3, 1.0 / np.maximum(depth, 0.3), np.inf)  # around or behind the eye: anywhere in the picture
+    scale = np.where(
+        depth > 0.3, 1.0 / np.maximum(depth, 0.3), np.inf
+    )  # around or behind the eye: anywhere in the picture
     with np.errstate(invalid="ignore"):
         middle = np.where(np.isinf(scale), 0.0, local[:, 0] / np.maximum(local[:, 2], 0.3))
         half = np.where(np.isinf(scale), np.inf, reach * scale * 1.1)

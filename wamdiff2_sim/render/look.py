@@ -32,10 +32,17 @@ class Look:
 
 
 def look_of(weather: WeatherSpec) -> Look:
-    """Colours of the sky, the light and the fog. The sun stands at `sun_azimuth` (map frame, from +x counter-clockwise)."""
+    """Colours of the sky, the light and the fog.
+
+    The sun stands at `sun_azimuth` (map frame, from +x counter-clockwise).
+    """
     elevation = max(weather.sun_elevation, 0.03) if not weather.night else 0.7
     sun = np.array(
-        [np.cos(elevation) * np.cos(weather.sun_azimuth), np.cos(elevation) * np.sin(weather.sun_azimuth), np.sin(elevation)]
+        [
+            np.cos(elevation) * np.cos(weather.sun_azimuth),
+            np.cos(elevation) * np.sin(weather.sun_azimuth),
+            np.sin(elevation),
+        ]
     )
     colours = _night(weather) if weather.night else _day(weather)
     direct = (1.0 - 0.95 * min(weather.cloud * 1.25, 1.0)) * (1.0 - min(weather.fog * 1.5, 1.0))
@@ -63,11 +70,19 @@ def _day(weather: WeatherSpec) -> dict[str, np.ndarray]:
     brightness = 0.68 + 0.32 * height
     return {
         "sun_colour": warm * 0.85 * direct * (0.7 + 0.3 * height),
-        "sky_light": _mix([0.66, 0.74, 0.86], [0.80, 0.81, 0.83], grey) * (0.66 + 0.40 * grey) * brightness * (1.0 - 0.25 * weather.rain),
+        "sky_light": _mix([0.66, 0.74, 0.86], [0.80, 0.81, 0.83], grey)
+        * (0.66 + 0.40 * grey)
+        * brightness
+        * (1.0 - 0.25 * weather.rain),
         "ground_light": np.array([0.44, 0.42, 0.39]) * (0.85 + 0.35 * grey) * brightness * (1.0 - 0.25 * weather.rain),
         "horizon": horizon,
         "zenith": zenith,
-        "cloud": np.array([*(_mix(_mix([1.0, 0.86, 0.76], [0.98, 0.98, 0.98], height), [0.64, 0.66, 0.69], grey) * dim), 0.95 - 0.75 * weather.cloud]),
+        "cloud": np.array(
+            [
+                *(_mix(_mix([1.0, 0.86, 0.76], [0.98, 0.98, 0.98], height), [0.64, 0.66, 0.69], grey) * dim),
+                0.95 - 0.75 * weather.cloud,
+            ]
+        ),
         "glow": warm * (1.0 - grey) * (1.0 - haze),
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -20,19 +21,25 @@ class Tier(IntEnum):
 
 
 NEAR_RANGE_M = 95.0
-RANGE_M = {Tier.ALWAYS: (0.0, 480.0), Tier.NEAR: (0.0, NEAR_RANGE_M), Tier.FAR: (NEAR_RANGE_M, 330.0), Tier.DETAIL: (0.0, 140.0)}
+RANGE_M = {
+    Tier.ALWAYS: (0.0, 480.0),
+    Tier.NEAR: (0.0, NEAR_RANGE_M),
+    Tier.FAR: (NEAR_RANGE_M, 330.0),
+    Tier.DETAIL: (0.0, 140.0),
+}
 
 # normal: 128 + 127 * component; extra: street lamp light, wetness (shine when it rains), texture layer, unused
-VERTEX = np.dtype(
-    [("pos", "f4", 3), ("uv", "f4", 2), ("normal", "u1", 4), ("colour", "u1", 4), ("extra", "u1", 4)]
-)
+VERTEX = np.dtype([("pos", "f4", 3), ("uv", "f4", 2), ("normal", "u1", 4), ("colour", "u1", 4), ("extra", "u1", 4)])
 VERTEX_FORMAT = "3f4 2f4 4f1 4f1 4f1"
 VERTEX_NAMES = ("in_pos", "in_uv", "in_normal", "in_colour", "in_extra")
 
 
 @dataclass(frozen=True)
 class StaticMesh:
-    """Vertices (VERTEX) and triangle indices (3 * M,) u4, sorted by chunk; per chunk (C,) what it takes to cull and draw it."""
+    """Vertices (VERTEX) and triangle indices (3 * M,) u4, sorted by chunk.
+
+    Per chunk (C,) what it takes to cull and draw it.
+    """
 
     vertices: np.ndarray
     indices: np.ndarray
@@ -68,9 +75,10 @@ class MeshBuilder:
         tier: Tier = Tier.ALWAYS,
         at: np.ndarray | None = None,
     ) -> None:
-        """Vertices pos (N, 3), normal (N, 3) or (3,), uv (N, 2), colour (N, 3) or (3,) in 0..1; triangles (M, 3) indices into them.
+        """Vertices pos (N, 3), normal (N, 3) or (3,), uv (N, 2), colour (N, 3) or (3,) in 0..1; triangles (M, 3).
 
-        Triangles are counter-clockwise seen from outside. `at` (M, 2) or (2,): place that decides the chunk (default: first corner).
+        Triangles are counter-clockwise seen from outside. `at` (M, 2) or (2,): place that decides the chunk
+        (default: first corner).
         """
         n = len(pos)
         if n == 0 or len(triangles) == 0:
@@ -90,12 +98,24 @@ class MeshBuilder:
         self._tiers.append(np.full(len(triangles), tier))
         self._size += n
 
-    def add_quads(self, corners: np.ndarray, normal: np.ndarray, uv: np.ndarray, colour: np.ndarray, **extra) -> None:
-        """Quads (N, 4, 3), counter-clockwise seen from outside; normal (N, 3) or (3,), uv (N, 4, 2), colour (N, 3) or (3,)."""
+    def add_quads(
+        self, corners: np.ndarray, normal: np.ndarray, uv: np.ndarray, colour: np.ndarray, **extra: Any
+    ) -> None:
+        """Quads (N, 4, 3), counter-clockwise seen from outside.
+
+        Normal (N, 3) or (3,), uv (N, 4, 2), colour (N, 3) or (3,).
+        """
         n = len(corners)
-        spread = {key: np.repeat(value, 4) if np.ndim(value) == 1 and key != "at" else value for key, value in extra.items()}
+        spread: dict[str, Any] = {
+            key: np.repeat(value, 4) if np.ndim(value) == 1 and key != "at" else value for key, value in extra.items()
+        }
         self.add(
-            corners.reshape(-1, 3), quad_triangles(n), _per_corner(normal), uv.reshape(-1, 2), _per_corner(colour), **spread
+            corners.reshape(-1, 3),
+            quad_triangles(n),
+            _per_corner(normal),
+            uv.reshape(-1, 2),
+            _per_corner(colour),
+            **spread,
         )
 
     def build(self, lamps: np.ndarray | None = None) -> StaticMesh:
@@ -140,7 +160,10 @@ def ribbon_triangles(rows: int, columns: int) -> np.ndarray:
 
 
 def box_faces(centre: np.ndarray, yaw: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Upright boxes standing on `centre` (N, 3), `size` (N, 3): quads (N, 5, 4, 3) of front, left, back, right, top; normals (N, 5, 3)."""
+    """Upright boxes standing on `centre` (N, 3), `size` (N, 3): quads (N, 5, 4, 3) of front, left, back, right, top.
+
+    Normals (N, 5, 3).
+    """
     c, s = np.cos(yaw)[:, None], np.sin(yaw)[:, None]
     signs = np.array([[1, -1], [1, 1], [-1, 1], [-1, -1]])  # front right, front left, back left, back right
     flat = signs[None] * size[:, None, :2] / 2.0

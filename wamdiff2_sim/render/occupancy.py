@@ -12,7 +12,7 @@ CELL_M = 0.5
 class Occupancy:
     """Half-metre cells that are taken. Points outside the raster count as free."""
 
-    def __init__(self, low: np.ndarray, high: np.ndarray) -> None:
+    def __init__(self, low: tuple[float, float], high: tuple[float, float]) -> None:
         self._low = np.floor(np.asarray(low, np.float64))
         size = np.ceil((np.asarray(high) - self._low) / CELL_M).astype(int) + 1
         self._taken = np.zeros(size, bool)
@@ -133,5 +133,6 @@ def _fill(value: np.ndarray, weight: np.ndarray) -> np.ndarray:
     coarse = _fill(vw2 / np.maximum(w2, 1e-9), np.minimum(w2, 1.0))
     wide = np.pad(np.repeat(np.repeat(coarse, 2, 0), 2, 1), 1, mode="edge")
     rows, columns = value.shape
-    smooth = sum(wide[i : i + 2 * coarse.shape[0], j : j + 2 * coarse.shape[1]] for i in range(3) for j in range(3)) / 9.0
+    shifts = [(i, j) for i in range(3) for j in range(3)]
+    smooth = np.mean([wide[i : i + 2 * coarse.shape[0], j : j + 2 * coarse.shape[1]] for i, j in shifts], axis=0)
     return np.where(weight > 0, value, smooth[:rows, :columns])

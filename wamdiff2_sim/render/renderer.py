@@ -9,11 +9,13 @@ import numpy as np
 
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.scene import Camera
-from wamdiff2_sim.render import actors as tables, mesh, shaders, textures
+from wamdiff2_sim.render import actors as tables
+from wamdiff2_sim.render import mesh, textures
 from wamdiff2_sim.render.camera import Atlas, View, look, pack
 from wamdiff2_sim.render.context import create_context
 from wamdiff2_sim.render.id_pass import IdImage, IdPass
 from wamdiff2_sim.render.look import Look, look_of
+from wamdiff2_sim.render.programs import ProgramSet, Released
 from wamdiff2_sim.render.things import Chunks, Things, in_view
 from wamdiff2_sim.render.town import Town, build_town
 from wamdiff2_sim.roads.roadmap import RoadMap
@@ -24,9 +26,10 @@ CORNERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], "f4")
 
 
 class Renderer:
-    """One town, one rig, one weather; weather and town can be changed. Not thread safe; call `release` when done.
+    """One rig in one town under one weather; town and weather can be changed.
 
-    `rig`: the cameras, in the order of the pictures. Without `context` an own one is made (EGL device `device_index`).
+    `rig`: the cameras, in the order of the pictures. `device_index`: the EGL device (see `create_context`).
+    Each renderer has its own graphics context; call `release` when done. Use it from one thread only.
     """
 
     def __init__(
@@ -43,43 +46,38 @@ class Renderer:
         self.context = create_context(device_index)
         self._atlas: Atlas = pack([(camera.width, camera.height) for camera in self.rig])
         size = (self._atlas.width, self._atlas.height)
-        self._frame = self.context.framebuffer(
-            [self.context.renderbuffer(size, 4)], self.context.depth_renderbuffer(size)
-        )
+        self._colour, self._depth = self.context.renderbuffer(size, 4), self.context.depth_renderbuffer(size)
+        self._frame = self.context.framebuffer([self._colour], self._depth)
         self._pixels = np.zeros((size[1], size[0], 3), np.uint8)
         self._things = Things(self.context)
-        self._corners = self._buffer(CORNERS)
-        self._dome = self._buffer(dome())
-        self._texture: moderngl.TextureArray | None = None
-        self._chunks: Chunks | None = None
-        self._id_pass: IdPass | None = None
-        self._programs: dict[str, moderngl.Program] = {}
-        self._arrays: dict[str, moderngl.VertexArray] = {}
-        self._uniforms: dict[str, list[moderngl.Uniform]] = {}
+        self._corners = self.context.buffer(CORNERS.tobytes())
+        self._dome = self.context.buffer(dome().tobytes())
+        self._programs: dict[tuple[str, ...], ProgramSet] = {}
         self._look: Look = look_of(weather or WeatherSpec())
+        self._town_parts: list[Released] = []
+        self._id_pass: IdPass | None = None
         self.set_town(town, seed)
 
     def set_town(self, town: RoadMap | Town, seed: int | None = None) -> None:
         """Build and upload another town. A ready-made `Town` can be shared between renderers."""
         self.town = town if isinstance(town, Town) else build_town(town, seed)
         with self.context:
-            self._upload_town()
-
-    def _upload_town(self) -> None:
-        self._release_town()
-        self._chunks = Chunks(self.context, self.town.mesh)
-        layers = textures.texture_array(self.town.seed)
-        self._texture = self.context.texture_array((textures.SIZE, textures.SIZE, textures.LAYERS), 4, layers.tobytes())
-        self._texture.build_mipmaps()
-        self._texture.filter = (moderngl.LINEAR_MIPMAP_NEAREST, moderngl.LINEAR)
-        self._compile()
+            self._release_town()
+            self._chunks = Chunks(self.context, self.town.mesh)
+            size = (textures.SIZE, textures.SIZE, textures.LAYERS)
+            pixels = textures.texture_array(self.town.seed).tobytes()
+            self._texture = self.context.texture_array(size, 4, pixels)
+            self._texture.build_mipmaps()
+            self._texture.filter = (moderngl.LINEAR_MIPMAP_NEAREST, moderngl.LINEAR)
+            self._town_parts = [self._chunks, self._texture]
+            for programs in self._programs.values():
+                programs.bind_town(self._chunks)
+            self._set_look()
 
     def set_weather(self, weather: WeatherSpec) -> None:
-        """Change the look; compiles shaders when night or wetness begin or end."""
-        before, self._look = self._look, look_of(weather)
+        """Change the look."""
+        self._look = look_of(weather)
         with self.context:
-            if before.switches != self._look.switches:
-                self._compile()
             self._set_look()
 
     def render(
@@ -93,22 +91,10 @@ class Renderer:
             images[camera.name] = self._pixels[y : y + h, x : x + w].copy()
         return images
 
-    def _draw_atlas(self, actors: Sequence[ActorView], ego_pose: Pose, lights: Mapping[int, LightState], time: float) -> None:
-        self._frame.use()
-        self._frame.viewport = (0, 0, self._atlas.width, self._atlas.height)
-        self._frame.clear(0.0, 0.0, 0.0, 1.0)
-        rows, shapes = self._collect(actors, ego_pose, lights)
-        self._texture.use(0)
-        self._set_frame(ego_pose, time)
-        for camera, place in zip(self.rig, self._atlas.places, strict=True):
-            self.context.viewport = place
-            self._draw(look(camera, ego_pose), rows, shapes)
-        self._frame.read_into(self._pixels, (0, 0, self._atlas.width, self._atlas.height), components=3, alignment=1)
-
     def render_ids(
         self, camera: Camera, actors: Sequence[ActorView], ego_pose: Pose, size: tuple[int, int] | None = None
     ) -> IdImage:
-        """Ids as seen by `camera` (any, also one that is not of the rig) at `size` (width, height; default: half the camera's).
+        """Ids as seen by any `camera`, at `size` (width, height; default: half the camera's).
 
         Number 1 + i is actors[i], and 1 + len(actors) + h the signal head h of `town.heads`; the town hides, with id 0.
         """
@@ -125,15 +111,18 @@ class Renderer:
         """Free the context and all that is in it."""
         with self.context:
             self._release_town()
-            for thing in (*self._arrays.values(), *self._programs.values(), self._things, self._corners, self._dome, self._frame):
-                thing.release()
+            parts: list[Released] = [*self._programs.values(), self._things, self._corners, self._dome]
+            for part in (*parts, self._frame, self._colour, self._depth):
+                part.release()
         self.context.release()
 
     def _release_town(self) -> None:
-        for thing in (self._id_pass, self._chunks, self._texture):
-            if thing is not None:
-                thing.release()
-        self._id_pass = None
+        if self._id_pass is not None:
+            self._id_pass.release()
+            self._id_pass = None
+        for part in self._town_parts:
+            part.release()
+        self._town_parts = []
 
     def __enter__(self) -> Renderer:
         return self
@@ -141,60 +130,40 @@ class Renderer:
     def __exit__(self, *exception: object) -> None:
         self.release()
 
-    def _buffer(self, array: np.ndarray) -> moderngl.Buffer:
-        return self.context.buffer(array.tobytes())
-
-    def _compile(self) -> None:
-        """Programs for this weather's switches, and what they are fed with."""
-        for thing in (*self._arrays.values(), *self._programs.values()):
-            thing.release()
-        on = self._look.switches
-        for name in ("STATIC", "ACTOR", "SHADOW", "SKY", "SUN"):
-            vertex, fragment = (getattr(shaders, f"{name}_{stage}") for stage in ("VERTEX", "FRAGMENT"))
-            self._programs[name] = self.context.program(shaders.source(vertex, on), shaders.source(fragment, on))
-        make = self.context.vertex_array
-        static = [(self._chunks.vertices, mesh.VERTEX_FORMAT, *mesh.VERTEX_NAMES)]
-        self._arrays["STATIC"] = make(
-            self._programs["STATIC"], static, index_buffer=self._chunks.indices, skip_errors=True
-        )
-        self._arrays["SKY"] = make(self._programs["SKY"], [(self._dome, "3f4", "in_ray")])
-        self._arrays["SUN"] = make(self._programs["SUN"], [(self._corners, "2f4", "in_corner")])
-        self._arrays["ACTOR"] = make(self._programs["ACTOR"], self._things.content(), skip_errors=True)
-        shadow = [(self._corners, "2f4", "in_corner"), self._things.shadow_content()]
-        self._arrays["SHADOW"] = make(self._programs["SHADOW"], shadow, skip_errors=True)
-        self._uniforms = {}
-        for program in self._programs.values():
-            for name in program:
-                if isinstance(program[name], moderngl.Uniform):
-                    self._uniforms.setdefault(name, []).append(program[name])
-        self._set_look()
-
-    def _set(self, **values: object) -> None:
-        """Set uniforms in every program that has them."""
-        for name, value in values.items():
-            for uniform in self._uniforms.get(name, ()):
-                uniform.value = value
-
     def _set_look(self) -> None:
+        """Choose (and first compile) the programs for this weather, and tell them its colours."""
         k = self._look
-        middle = np.array(k.horizon) * 0.45
-        self._set(
+        if k.switches not in self._programs:
+            self._programs[k.switches] = ProgramSet(self.context, k.switches, self._things, self._corners, self._dome)
+            self._programs[k.switches].bind_town(self._chunks)
+        horizon, zenith = np.array(k.horizon), np.array(k.zenith)
+        self._now = self._programs[k.switches]
+        self._now.set(
             u_sun=k.sun, u_sun_colour=k.sun_colour, u_sky_light=k.sky_light, u_ground_light=k.ground_light,
             u_fog_colour=k.horizon, u_fog=k.fog, u_horizon=k.horizon, u_zenith=k.zenith, u_glow=k.glow, u_cloud=k.cloud,
-            u_wet=k.wet, u_reflection=tuple(0.5 * np.array(k.horizon) + 0.4 * np.array(k.zenith)),
-            u_night=1.0 if k.night else 0.0, u_lamps=1.0 if k.night else 0.0, u_mirror_low=tuple(middle),
-            u_mirror_high=tuple(0.5 * np.array(k.horizon) + 0.5 * np.array(k.zenith)), u_shadow=k.shadow,
-            u_shift=k.shadow_shift, u_texture=0,
+            u_wet=k.wet, u_reflection=tuple(0.5 * horizon + 0.4 * zenith), u_night=1.0 if k.night else 0.0,
+            u_lamps=1.0 if k.night else 0.0, u_mirror_low=tuple(0.45 * horizon), u_shadow=k.shadow,
+            u_mirror_high=tuple(0.5 * horizon + 0.5 * zenith), u_shift=k.shadow_shift, u_texture=0,
         )  # fmt: skip
 
-    def _set_frame(self, ego: Pose, time: float) -> None:
-        c, s = np.cos(ego.yaw), np.sin(ego.yaw)
-        to_ego = np.eye(4)
-        to_ego[:3, :3] = [[c, s, 0], [-s, c, 0], [0, 0, 1]]
-        to_ego[:3, 3] = -to_ego[:3, :3] @ (ego.x, ego.y, ego.z)
-        self._set(u_time=time, u_drift=(0.002 * time, 0.001 * time), u_ego=tuple(to_ego.T.ravel()))
+    def _draw_atlas(
+        self, actors: Sequence[ActorView], ego_pose: Pose, lights: Mapping[int, LightState], time: float
+    ) -> None:
+        width, height = self._atlas.width, self._atlas.height
+        self._frame.use()
+        self._frame.viewport = (0, 0, width, height)
+        self._frame.clear(0.0, 0.0, 0.0, 1.0)
+        rows, shapes = self._collect(actors, ego_pose, lights)
+        self._texture.use(0)
+        self._now.set(u_time=time, u_drift=(0.002 * time, 0.001 * time), u_ego=_to_ego(ego_pose))
+        for camera, place in zip(self.rig, self._atlas.places, strict=True):
+            self.context.viewport = place
+            self._draw(look(camera, ego_pose), rows, shapes)
+        self._frame.read_into(self._pixels, (0, 0, width, height), components=3, alignment=1)
 
-    def _collect(self, actors: Sequence[ActorView], ego: Pose, lights: Mapping[int, LightState]) -> tuple[np.ndarray, np.ndarray]:
+    def _collect(
+        self, actors: Sequence[ActorView], ego: Pose, lights: Mapping[int, LightState]
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Instances of the actors and signal heads around the ego, and their shapes."""
         rows, shapes = tables.actor_rows(actors, (ego.x, ego.y))
         heads = tables.head_rows(self.town.heads, lights, len(actors) + 1)
@@ -203,22 +172,31 @@ class Renderer:
         return np.concatenate([rows, heads]), shapes
 
     def _draw(self, view: View, rows: np.ndarray, shapes: np.ndarray) -> None:
-        gl = self.context
-        self._set(u_matrix=tuple(view.matrix.T.ravel()), u_eye=tuple(view.eye))
+        gl, arrays = self.context, self._now.arrays
+        self._now.set(u_matrix=tuple(view.matrix.T.ravel()), u_eye=tuple(view.eye))
         gl.enable_only(moderngl.DEPTH_TEST | moderngl.CULL_FACE)
         gl.front_face, gl.depth_func = "cw", "<="
         (count,) = self._things.upload([in_view(view, rows, shapes)])
         if count:
-            self._things.draw(self._arrays["ACTOR"])
-        self._chunks.draw(self._arrays["STATIC"], view)
+            self._things.draw(arrays["ACTOR"])
+        self._chunks.draw(arrays["STATIC"], view)
         gl.enable_only(moderngl.DEPTH_TEST)
-        self._arrays["SKY"].render(moderngl.TRIANGLES)
+        arrays["SKY"].render(moderngl.TRIANGLES)
         gl.enable_only(moderngl.DEPTH_TEST | moderngl.BLEND)
         self._frame.depth_mask = False
-        self._arrays["SUN"].render(moderngl.TRIANGLE_STRIP)
+        arrays["SUN"].render(moderngl.TRIANGLE_STRIP)
         if count:
-            self._arrays["SHADOW"].render(moderngl.TRIANGLE_STRIP, instances=count)
+            arrays["SHADOW"].render(moderngl.TRIANGLE_STRIP, instances=count)
         self._frame.depth_mask = True
+
+
+def _to_ego(ego: Pose) -> tuple[float, ...]:
+    """Map -> ego frame, (16,) column by column."""
+    c, s = np.cos(ego.yaw), np.sin(ego.yaw)
+    matrix = np.eye(4)
+    matrix[:3, :3] = [[c, s, 0], [-s, c, 0], [0, 0, 1]]
+    matrix[:3, 3] = -matrix[:3, :3] @ (ego.x, ego.y, ego.z)
+    return tuple(matrix.T.ravel())
 
 
 def dome(around: int = 48, up: int = 14) -> np.ndarray:

@@ -16,7 +16,9 @@ MARK_Z, PAINT_Z, JUNCTION_Z, SHOULDER_Z = 0.030, 0.036, -0.015, -0.03
 KERB_HEIGHT_M, SIDEWALK_M, SHOULDER_M = 0.14, 2.4, 0.45
 
 
-def add_roads(builder: MeshBuilder, town: RoadMap, terrain: Terrain, lanes_only: Occupancy, rng: np.random.Generator) -> None:
+def add_roads(
+    builder: MeshBuilder, town: RoadMap, terrain: Terrain, lanes_only: Occupancy, rng: np.random.Generator
+) -> None:
     """All street surfaces of `town`. `lanes_only` holds the cells well inside lanes."""
     asphalt = np.array([0.29, 0.29, 0.30]) * rng.uniform(0.8, 1.2)
     kerb = np.array([0.60, 0.59, 0.57]) * rng.uniform(0.85, 1.1)
@@ -46,14 +48,18 @@ class _Paint:
         self._corners: list[np.ndarray] = []
         self._colours: list[np.ndarray] = []
 
-    def strip(self, start: np.ndarray, end: np.ndarray, headings: np.ndarray, width: float, colour: np.ndarray, z: float) -> None:
+    def strip(
+        self, start: np.ndarray, end: np.ndarray, headings: np.ndarray, width: float, colour: np.ndarray, z: float
+    ) -> None:
         """Rectangles from start to end (N, 3) each; headings (N, 2) at both."""
         side = np.stack([-np.sin(headings), np.cos(headings), np.zeros_like(headings)], -1) * width / 2.0
         corners = np.stack([start - side[:, 0], end - side[:, 1], end + side[:, 1], start + side[:, 0]], 1)
         self._corners.append(corners + (0.0, 0.0, z))
         self._colours.append(np.broadcast_to(colour, (len(corners), 3)))
 
-    def block(self, middle: np.ndarray, heading: np.ndarray, length: float, width: float, colour: np.ndarray, z: float) -> None:
+    def block(
+        self, middle: np.ndarray, heading: np.ndarray, length: float, width: float, colour: np.ndarray, z: float
+    ) -> None:
         """Rectangles around middle (N, 3); `length` along the heading (N,)."""
         half = np.stack([np.cos(heading), np.sin(heading), np.zeros_like(heading)], -1) * length / 2.0
         self.strip(middle - half, middle + half, np.stack([heading, heading], 1), width, colour, z)
@@ -71,7 +77,7 @@ PIECE_M = 30.0
 
 
 def piece_middles(lane: Lane, rows: np.ndarray) -> np.ndarray:
-    """(len(rows) - 1, 2) for each step from one point index in `rows` to the next: the middle of its PIECE_M long piece of lane."""
+    """(len(rows) - 1, 2) for each step between point indices: the middle of the PIECE_M long piece it is in."""
     count = max(1, round(lane.length / PIECE_M))
     piece = np.minimum((lane.s[rows[:-1]] / lane.length * count).astype(int), count - 1)
     at = np.searchsorted(lane.s, (piece + 0.5) * lane.length / count)
@@ -95,7 +101,9 @@ def thin(lane: Lane) -> np.ndarray:
 def _shade(points: np.ndarray, amount: float) -> np.ndarray:
     """(N, 1) slow brightness variation over the ground, so that large surfaces are not uniform."""
     x, y = points[:, 0], points[:, 1]
-    wave = np.sin(x * 0.11 + 1.3 * np.sin(y * 0.07)) + np.sin(y * 0.13 + 1.7 * np.sin(x * 0.05)) + np.sin((x + y) * 0.31)
+    wave = (
+        np.sin(x * 0.11 + 1.3 * np.sin(y * 0.07)) + np.sin(y * 0.13 + 1.7 * np.sin(x * 0.05)) + np.sin((x + y) * 0.31)
+    )
     return (1.0 + amount * wave / 3.0)[:, None]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wamdiff2_sim.render import textures
-from wamdiff2_sim.render.mesh import MeshBuilder, Tier, box_faces, ribbon_triangles
+from wamdiff2_sim.render.mesh import MeshBuilder, Tier, box_faces
 from wamdiff2_sim.render.occupancy import Occupancy, Terrain
 from wamdiff2_sim.render.road_mesh import SIDEWALK_M, UP
 from wamdiff2_sim.roads.roadmap import Lane, RoadMap, offset_polyline
@@ -49,7 +49,9 @@ def add_ground(builder: MeshBuilder, terrain: Terrain, lanes_wide: Occupancy, st
     flat = spread.max(axis=(0, 2, 4)) - spread.min(axis=(0, 2, 4)) < 0.12
     for step, chosen in ((block, flat), (1, ~flat)):
         corner = np.argwhere(chosen) * block
-        inner = np.stack(np.meshgrid(np.arange(0, block, step), np.arange(0, block, step), indexing="ij"), -1).reshape(-1, 2)
+        inner = np.stack(np.meshgrid(np.arange(0, block, step), np.arange(0, block, step), indexing="ij"), -1).reshape(
+            -1, 2
+        )
         corner = (corner[:, None] + inner).reshape(-1, 2)
         if len(corner):
             _add_ground_squares(builder, terrain, lanes_wide, style, corner, step)
@@ -64,7 +66,9 @@ def _add_ground_squares(
     flat = grid * terrain.cell + terrain.low
     sink = np.where(lanes_wide.taken(flat) & (step == 1), 0.25, 0.10)
     pos = np.column_stack([flat, terrain.z[tuple(grid.T)] - sink])
-    wave = np.sin(flat[:, 0] * 0.03 + np.sin(flat[:, 1] * 0.04)) + np.sin(flat[:, 1] * 0.05 + 2 * np.sin(flat[:, 0] * 0.023))
+    wave = np.sin(flat[:, 0] * 0.03 + np.sin(flat[:, 1] * 0.04)) + np.sin(
+        flat[:, 1] * 0.05 + 2 * np.sin(flat[:, 0] * 0.023)
+    )
     colour = style.grass * (1.0 + 0.12 * wave[:, None]) + np.array([0.04, 0.02, 0.0]) * np.clip(wave, 0, 2)[:, None]
     triangles = where.reshape(-1, 4)[:, [0, 1, 2, 0, 2, 3]].reshape(-1, 3)
     builder.add(pos, triangles, UP, flat / textures.SCALE_M[textures.GRASS], colour, layer=textures.GRASS, wet=0.1)
@@ -78,7 +82,7 @@ def border_lanes(town: RoadMap) -> list[Lane]:
 def place_buildings(
     town: RoadMap, terrain: Terrain, taken: Occupancy, style: Style, rng: np.random.Generator
 ) -> np.ndarray:
-    """(N, 8) x, y, z, yaw, length, width, height, wall type: along the right side of border lanes, clear of all `taken` cells."""
+    """(N, 8) x, y, z, yaw, length, width, height, wall type: right of border lanes, clear of all `taken` cells."""
     found = []
     for lane in border_lanes(town):
         s = rng.uniform(0.0, 6.0)
@@ -89,7 +93,9 @@ def place_buildings(
             height = np.clip(style.height * np.exp(rng.normal(0.0, 0.4) + 0.3 * district), 4.0, 60.0)
             setback = SIDEWALK_M + (rng.uniform(0.6, 3.0) if rng.random() < 0.7 else rng.uniform(4.0, 14.0))
             heading = lane.heading_at(at)
-            centre = lane.point_at(at)[:2] + (lane.width / 2 + setback + depth / 2) * np.array([np.sin(heading), -np.cos(heading)])
+            centre = lane.point_at(at)[:2] + (lane.width / 2 + setback + depth / 2) * np.array(
+                [np.sin(heading), -np.cos(heading)]
+            )
             s += length + (rng.uniform(0.3, 2.0) if rng.random() < 0.5 else rng.uniform(4.0, 14.0))
             if rng.random() > style.density or taken.any_taken(centre, heading, length, depth):
                 continue
@@ -113,7 +119,9 @@ def add_buildings(builder: MeshBuilder, buildings: np.ndarray) -> None:
     _add_walls(builder, base, buildings[:, 3], buildings[:, 4:6], 1.5, wall * 0.8, 0, textures.FACADE_SCALE_M)  # plinth
     rows = np.flatnonzero(shops)
     ground = buildings[:, :3]
-    _add_walls(builder, ground[rows], buildings[rows, 3], buildings[rows, 4:6], 4.0, wall[rows], textures.SHOPS, (12.0, 4.0))
+    _add_walls(
+        builder, ground[rows], buildings[rows, 3], buildings[rows, 4:6], 4.0, wall[rows], textures.SHOPS, (12.0, 4.0)
+    )
     upper = ground + np.stack([np.zeros_like(low), np.zeros_like(low), low], 1)
     storeys = np.maximum(np.round((buildings[:, 6] - low) / 3.2), 1.0)
     _add_walls(builder, upper, buildings[:, 3], buildings[:, 4:6], storeys * 3.2, wall, layer, textures.FACADE_SCALE_M)
@@ -124,8 +132,11 @@ def add_buildings(builder: MeshBuilder, buildings: np.ndarray) -> None:
     builder.add_quads(quads.reshape(-1, 4, 3), normals.reshape(-1, 3), np.zeros((len(quads) * 5, 4, 2)), grey)
 
 
-def _add_walls(builder, base, yaw, plan, height, colour, layer, scale) -> None:  # noqa: PLR0913
-    """Four walls of each box; the pattern starts at a corner, and widths are rounded to whole bays (scale / 4 across)."""
+def _add_walls(builder, base, yaw, plan, height, colour, layer, scale) -> None:
+    """Four walls of each box.
+
+    The pattern starts at a corner, and widths are rounded to whole bays (scale / 4 across).
+    """
     if not len(base):
         return
     size = np.concatenate([plan, np.broadcast_to(np.asarray(height, np.float64), (len(base),))[:, None]], 1)
@@ -138,11 +149,13 @@ def _add_walls(builder, base, yaw, plan, height, colour, layer, scale) -> None: 
     uv = np.stack([np.stack([zero, u, u, zero], -1), np.stack([zero, zero, v, v], -1)], -1)
     layers = np.repeat(np.broadcast_to(layer, (len(base),)), 4)
     tones = np.repeat(colour, 4, 0)
-    builder.add_quads(quads[:, :4].reshape(-1, 4, 3), normals[:, :4].reshape(-1, 3), uv.reshape(-1, 4, 2), tones, layer=layers)
+    builder.add_quads(
+        quads[:, :4].reshape(-1, 4, 3), normals[:, :4].reshape(-1, 3), uv.reshape(-1, 4, 2), tones, layer=layers
+    )
 
 
 def place_along(town: RoadMap, gap: float, offset: float, taken: Occupancy, rng: np.random.Generator) -> np.ndarray:
-    """(N, 3) x, y, heading of places `offset` metres right of border lanes, about every `gap` metres, on free ground."""
+    """(N, 3) x, y, heading on free ground, `offset` metres right of border lanes, about every `gap` metres."""
     places = []
     for lane in border_lanes(town):
         for s in np.arange(rng.uniform(2.0, gap), lane.length - 1.0, gap):
@@ -154,7 +167,9 @@ def place_along(town: RoadMap, gap: float, offset: float, taken: Occupancy, rng:
     return np.array(places).reshape(-1, 3)
 
 
-def add_trees(builder: MeshBuilder, places: np.ndarray, terrain: Terrain, style: Style, rng: np.random.Generator) -> None:
+def add_trees(
+    builder: MeshBuilder, places: np.ndarray, terrain: Terrain, style: Style, rng: np.random.Generator
+) -> None:
     """Trunk and two leafy lumps at each of `places` (N, 2 or more)."""
     n = len(places)
     if not n:
@@ -172,7 +187,11 @@ def add_trees(builder: MeshBuilder, places: np.ndarray, terrain: Terrain, style:
     tone = style.leaf * rng.uniform(0.75, 1.25, (n, 1)) + np.array([0.05, 0.02, 0.0]) * rng.random((n, 1))
     lean = np.stack([np.cos(yaw), np.sin(yaw), np.zeros(n)], 1) * 0.7
     ball, faces = _icosahedron()
-    for tier, share, height, shift in ((Tier.NEAR, 1.0, 3.7, 0.0), (Tier.NEAR, 0.72, 4.9, 1.0), (Tier.FAR, 1.2, 4.1, 0.4)):
+    for tier, share, height, shift in (
+        (Tier.NEAR, 1.0, 3.7, 0.0),
+        (Tier.NEAR, 0.72, 4.9, 1.0),
+        (Tier.FAR, 1.2, 4.1, 0.4),
+    ):
         radius = size[:, None] * share * rng.uniform((1.5, 1.5, 1.4), (2.3, 2.3, 2.2), (n, 3))
         middle = ground + (lean * shift + (0.0, 0.0, height)) * size[:, None]
         pos = middle[:, None] + ball * rng.uniform(0.8, 1.2, (n, len(ball), 1)) * radius[:, None]
@@ -218,7 +237,14 @@ def add_lamps(builder: MeshBuilder, places: np.ndarray, terrain: Terrain) -> np.
     return heads
 
 
-def add_boxes(builder: MeshBuilder, base: np.ndarray, yaw: np.ndarray, size: tuple[float, float, float], colour: np.ndarray, emissive: float = 0.0) -> None:
+def add_boxes(
+    builder: MeshBuilder,
+    base: np.ndarray,
+    yaw: np.ndarray,
+    size: tuple[float, float, float],
+    colour: np.ndarray,
+    emissive: float = 0.0,
+) -> None:
     """Equal small boxes standing on base (N, 3), with an underside."""
     quads, normals = box_faces(base, yaw, np.tile(np.array(size), (len(base), 1)))
     under = quads[:, 4:5, ::-1] - (0.0, 0.0, size[2])

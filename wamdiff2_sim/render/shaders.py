@@ -1,4 +1,6 @@
-"""GLSL 3.30 programs. Light is worked out per vertex and colours stay in display space, which keeps the software driver fast.
+"""GLSL 3.30 programs.
+
+Light is worked out per vertex and colours stay in display space, which keeps the software driver fast.
 
 `NIGHT` and `WET` are compile-time switches, so that a dry day pays for neither.
 """
@@ -21,7 +23,8 @@ vec3 daylight(vec3 n) {
 """
 
 _FOG = """
-uniform float u_fog;         // per metre, base 2; worked out at the vertices, where points behind the eye count as clearer than clear
+// per metre, base 2; worked out at the vertices, where points behind the eye count as clearer than clear
+uniform float u_fog;
 float clear(vec4 clip) { return exp2(-u_fog * max(clip.w, -20.0)); }
 """
 
@@ -42,7 +45,11 @@ vec3 beam(vec3 p) {          // the ego's dipped beam at a point of the ego fram
 }
 """
 
-STATIC_VERTEX = _COMMON + _FOG + _BEAM + """
+STATIC_VERTEX = (
+    _COMMON
+    + _FOG
+    + _BEAM
+    + """
 in vec3 in_pos; in vec2 in_uv; in vec4 in_normal; in vec4 in_colour; in vec4 in_extra;
 out vec3 v_uv; out vec4 v_colour;   // v_colour.a: how little fog
 #ifdef WET
@@ -71,8 +78,12 @@ void main() {
 #endif
 }
 """
+)
 
-STATIC_FRAGMENT = _FOGGED + _BEAM + """
+STATIC_FRAGMENT = (
+    _FOGGED
+    + _BEAM
+    + """
 uniform sampler2DArray u_texture;
 uniform vec3 u_reflection;
 uniform float u_wet;
@@ -99,8 +110,13 @@ void main() {
     f_colour = vec4(fogged(colour, v_colour.a), 1.0);
 }
 """
+)
 
-ACTOR_VERTEX = _COMMON + _FOG + _BEAM + """
+ACTOR_VERTEX = (
+    _COMMON
+    + _FOG
+    + _BEAM
+    + """
 uniform float u_time; uniform float u_night; uniform vec3 u_mirror_low; uniform vec3 u_mirror_high;
 in vec3 in_pos; in vec4 in_normal;
 in vec4 in_place;            // x, y, z, yaw
@@ -110,6 +126,15 @@ in vec4 in_second;           // rgb, skin tone
 out vec4 v_colour;
 
 const vec3 SKIN_A = vec3(0.92, 0.72, 0.58), SKIN_B = vec3(0.36, 0.24, 0.17);
+const vec3 HAIR_A = vec3(0.30, 0.22, 0.12), HAIR_B = vec3(0.05);
+const vec3 RED = vec3(1.0, 0.09, 0.07), YELLOW = vec3(1.0, 0.78, 0.06), GREEN = vec3(0.08, 1.0, 0.45);
+const vec3 AMBER = vec3(1.0, 0.62, 0.05), WHITE = vec3(1.3, 1.25, 1.1);
+const vec3 MATERIAL[19] = vec3[19](   // by part code; zero where instances bring their own
+    vec3(0.0), vec3(0.05, 0.06, 0.07), vec3(0.055), vec3(0.55, 0.56, 0.58), vec3(0.80, 0.82, 0.84),
+    vec3(0.42, 0.03, 0.03), vec3(0.25, 0.02, 0.02), vec3(0.50, 0.26, 0.08), vec3(0.50, 0.26, 0.08), vec3(0.0),
+    vec3(0.0), vec3(0.0), vec3(0.0), vec3(0.0), vec3(0.16, 0.02, 0.02),
+    vec3(0.15, 0.11, 0.02), vec3(0.02, 0.13, 0.06), vec3(0.045, 0.047, 0.05), vec3(0.82, 0.82, 0.76)
+);
 
 vec3 place(vec3 p) {
     float c = cos(in_place.w), s = sin(in_place.w);
@@ -136,35 +161,36 @@ void main() {
     float blink = step(fract(u_time * 1.5), 0.55);
     bool braking = (flags & 1) != 0, left = (flags & 2) != 0, right = (flags & 4) != 0;
     int lamp = flags >> 4;   // signal heads: 1 red, 2 yellow, 3 green
-    vec3 base = in_paint.rgb, glow = vec3(0.0);
-
-    if (part == 0) base = mix(in_paint.rgb * light, mirror, 0.06 + 0.30 * edge) + u_sun_colour * 0.5 * pow(max(dot(bounced, u_sun), 0.0), 24.0);
-    else if (part == 1) base = mix(vec3(0.05, 0.06, 0.07) * light, mirror, 0.22 + 0.5 * edge);
-    else if (part == 2) base = vec3(0.055) * light;
-    else if (part == 3) base = vec3(0.55, 0.56, 0.58) * light;
-    else if (part == 4) { base = vec3(0.80, 0.82, 0.84) * light; glow = vec3(1.3, 1.25, 1.1) * u_night; }
-    else if (part == 5) { base = vec3(0.42, 0.03, 0.03) * light; glow = braking ? vec3(1.0, 0.10, 0.08) : vec3(0.55, 0.02, 0.02) * u_night; }
-    else if (part == 6) { base = vec3(0.25, 0.02, 0.02) * light; glow = braking ? vec3(1.0, 0.10, 0.08) : vec3(0.0); }
-    else if (part == 7) { base = vec3(0.50, 0.26, 0.08) * light; glow = left ? vec3(1.0, 0.62, 0.05) * blink : vec3(0.0); }
-    else if (part == 8) { base = vec3(0.50, 0.26, 0.08) * light; glow = right ? vec3(1.0, 0.62, 0.05) * blink : vec3(0.0); }
-    else if (part == 9) base = mix(SKIN_A, SKIN_B, in_second.a) * light;
-    else if (part == 10 || part == 12 || part == 13) base = in_second.rgb * light;
-    else if (part == 11) base = mix(vec3(0.30, 0.22, 0.12), vec3(0.05), in_second.a) * light;
-    else if (part == 14) { base = vec3(0.16, 0.02, 0.02) * light; glow = lamp == 1 ? vec3(1.0, 0.08, 0.06) : vec3(0.0); }
-    else if (part == 15) { base = vec3(0.15, 0.11, 0.02) * light; glow = lamp == 2 ? vec3(1.0, 0.78, 0.06) : vec3(0.0); }
-    else if (part == 16) { base = vec3(0.02, 0.13, 0.06) * light; glow = lamp == 3 ? vec3(0.08, 1.0, 0.45) : vec3(0.0); }
-    else if (part == 17) base = vec3(0.045, 0.047, 0.05) * light;
-    else base = vec3(0.82, 0.82, 0.76) * light;
+    vec3 own = MATERIAL[part], glow = vec3(0.0);
+    if (part == 0) own = in_paint.rgb;
+    else if (part == 9) own = mix(SKIN_A, SKIN_B, in_second.a);
+    else if (part == 10 || part == 12 || part == 13) own = in_second.rgb;
+    else if (part == 11) own = mix(HAIR_A, HAIR_B, in_second.a);
+    vec3 base = own * light;
+    float spark = pow(max(dot(bounced, u_sun), 0.0), 24.0);
+    if (part == 0) base = mix(base, mirror, 0.06 + 0.30 * edge) + u_sun_colour * 0.5 * spark;
+    else if (part == 1) base = mix(base, mirror, 0.22 + 0.5 * edge);
+    else if (part == 4) glow = WHITE * u_night;
+    else if (part == 5) glow = braking ? RED : vec3(0.55, 0.02, 0.02) * u_night;
+    else if (part == 6 && braking) glow = RED;
+    else if ((part == 7 && left) || (part == 8 && right)) glow = AMBER * blink;
+    else if (part == 14 && lamp == 1) glow = RED;
+    else if (part == 15 && lamp == 2) glow = YELLOW;
+    else if (part == 16 && lamp == 3) glow = GREEN;
     float fog_free = clear(gl_Position);
     v_colour = dot(glow, glow) > 0.0 ? vec4(glow, sqrt(fog_free)) : vec4(base, fog_free);   // lamps pierce fog
 }
 """
+)
 
-ACTOR_FRAGMENT = _FOGGED + """
+ACTOR_FRAGMENT = (
+    _FOGGED
+    + """
 in vec4 v_colour;
 out vec4 f_colour;
 void main() { f_colour = vec4(fogged(v_colour.rgb, v_colour.a), 1.0); }
 """
+)
 
 ID_VERTEX = """
 uniform mat4 u_matrix;
@@ -182,7 +208,9 @@ ID_FRAGMENT = "flat in vec4 v_id; out vec4 f_colour; void main() { f_colour = v_
 ID_STATIC_VERTEX = "uniform mat4 u_matrix; in vec3 in_pos; void main() { gl_Position = u_matrix * vec4(in_pos, 1.0); }"
 ID_STATIC_FRAGMENT = "out vec4 f_colour; void main() { f_colour = vec4(0.0); }"
 
-SHADOW_VERTEX = _FOG + """
+SHADOW_VERTEX = (
+    _FOG
+    + """
 uniform mat4 u_matrix; uniform vec2 u_shift;   // shadow displacement per metre of height
 in vec2 in_corner; in vec4 in_place; in vec4 in_size; in vec4 in_paint;
 out vec3 v_at;
@@ -191,12 +219,14 @@ void main() {
     float c = cos(in_place.w), s = sin(in_place.w);
     vec2 p = in_corner * in_size.xy * stretch + in_corner * 0.12;
     vec2 flat_p = vec2(c * p.x - s * p.y, s * p.x + c * p.y);
-    flat_p += u_shift * in_size.z * 0.5 * (1.0 + clamp(dot(normalize(flat_p + 1e-5), normalize(u_shift + 1e-5)), -1.0, 1.0));
+    float far_side = clamp(dot(normalize(flat_p + 1e-5), normalize(u_shift + 1e-5)), -1.0, 1.0);
+    flat_p += u_shift * in_size.z * 0.5 * (1.0 + far_side);
     gl_Position = u_matrix * vec4(in_place.xy + flat_p, in_place.z + 0.045, 1.0);
-    if (in_paint.a > 0.06) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);   // signal heads (a lamp number in the flags) have none
+    if (in_paint.a > 0.06) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);   // none for signal heads (lamp in the flags)
     v_at = vec3(in_corner, clear(gl_Position));
 }
 """
+)
 SHADOW_FRAGMENT = """
 uniform float u_shadow;
 in vec3 v_at;
@@ -216,7 +246,8 @@ void main() {
     gl_Position = (u_matrix * vec4(u_eye + in_ray * 100.0, 1.0)).xyww;
     float up = max(in_ray.z, 0.0);
     float near = max(dot(in_ray, u_sun), 0.0);
-    v_colour = mix(u_horizon, u_zenith, 1.0 - pow(1.0 - up, 3.0)) + u_glow * (0.2 * pow(near, 8.0) + 0.5 * pow(near, 60.0));
+    v_colour = mix(u_horizon, u_zenith, 1.0 - pow(1.0 - up, 3.0));
+    v_colour += u_glow * (0.2 * pow(near, 8.0) + 0.5 * pow(near, 60.0));
     v_cloud = vec3(in_ray.xy / (up + 0.15) * 0.22 + u_drift, smoothstep(0.0, 0.12, in_ray.z));
 }
 """

@@ -1,6 +1,7 @@
 """Procedural textures: one array of square RGBA pictures, drawn with numpy from a seed.
 
-Pictures repeat without seams and have a mean near 1, because vertex colours are multiplied by them. Alpha is what a wall's lit
+Pictures repeat without seams and have a mean near 1, because vertex colours are multiplied by them. Alpha is what a
+wall's lit
 windows shine with at night, and on asphalt where puddles form.
 """
 
@@ -15,7 +16,14 @@ FACADES = (7, 8, 9, 10, 11, 12)
 LAYERS = 13
 
 # metres covered by one repeat (across, up)
-SCALE_M = {PLAIN: (4.0, 4.0), ASPHALT: (9.0, 9.0), PAVING: (3.0, 3.0), GRASS: (11.0, 11.0), FOLIAGE: (3.0, 3.0), SHOPS: (12.0, 4.0)}
+SCALE_M = {
+    PLAIN: (4.0, 4.0),
+    ASPHALT: (9.0, 9.0),
+    PAVING: (3.0, 3.0),
+    GRASS: (11.0, 11.0),
+    FOLIAGE: (3.0, 3.0),
+    SHOPS: (12.0, 4.0),
+}
 FACADE_SCALE_M = (12.0, 12.8)  # four bays, four storeys
 
 
@@ -50,7 +58,9 @@ def texture_array(seed: int) -> np.ndarray:
     layers[CLOUDS] = (0.5 + 0.9 * noise(rng, 4, 6, 0.55))[..., None]
     for layer in FACADES:
         layers[layer] = _facade(rng)
-    return np.clip(layers * 200.0, 0, 255).astype(np.uint8)  # 200: room for values up to 1.27; shaders multiply by 255 / 200
+    return np.clip(layers * 200.0, 0, 255).astype(
+        np.uint8
+    )  # 200: room for values up to 1.27; shaders multiply by 255 / 200
 
 
 def _asphalt(rng: np.random.Generator) -> np.ndarray:

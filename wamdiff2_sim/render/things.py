@@ -8,7 +8,8 @@ import moderngl
 import numpy as np
 
 from wamdiff2_core.errors import ConfigError
-from wamdiff2_sim.render import actor_mesh, actors as tables
+from wamdiff2_sim.render import actor_mesh
+from wamdiff2_sim.render import actors as tables
 from wamdiff2_sim.render.camera import FAR_M, View
 from wamdiff2_sim.render.mesh import StaticMesh
 
@@ -43,7 +44,9 @@ class Things:
         """Groups of (rows INSTANCE, shapes), each sorted by shape; gives the sizes of the groups."""
         total = sum(len(rows) for rows, _ in groups)
         if total > MAX_INSTANCES or len(groups) > MAX_GROUPS:
-            raise ConfigError(f"at most {MAX_INSTANCES} things in {MAX_GROUPS} groups can be drawn, got {total} in {len(groups)}")
+            raise ConfigError(
+                f"at most {MAX_INSTANCES} things in {MAX_GROUPS} groups can be drawn, got {total} in {len(groups)}"
+            )
         draws = np.zeros((len(groups), len(self._sizes)), _ARRAYS_DRAW)
         draws["count"] = self._sizes
         draws["first"] = np.cumsum(self._sizes) - self._sizes
