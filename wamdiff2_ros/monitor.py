@@ -8,7 +8,7 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
 from wamdiff2.msg import DriveStatus, Stats
-from wamdiff2_ros.qos import LATCHED, OUTPUT
+from wamdiff2_ros.qos import OUTPUT
 
 LOOK_S = 1.0
 
@@ -27,7 +27,7 @@ class Monitor:
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)
         self._node.create_subscription(Stats, "/wamdiff2/output/stats", self._take_stats, OUTPUT)
-        self._node.create_subscription(DriveStatus, "/world/status", self._take_status, LATCHED)
+        self._node.create_subscription(DriveStatus, "/world/status", self._take_status, OUTPUT)
         return self
 
     def __exit__(self, *error: object) -> None:

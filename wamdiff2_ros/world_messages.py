@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from geometry_msgs.msg import PoseStamped
+from nav_msgs.msg import Path
 from sensor_msgs.msg import CameraInfo
 from std_msgs.msg import Header
 
@@ -52,6 +54,16 @@ def truth_message(boxes: list[GtBox], stamp_s: float, camera: Camera) -> Boxes:
     )
     message.status = Boxes.STATUS_FOUND if message.boxes else Boxes.STATUS_NOTHING_THERE
     return message
+
+
+def route_message(world: World, stamp_s: float) -> Path:
+    """The whole route in the map frame, a pose each metre."""
+    path = Path(header=cv.header(stamp_s, cv.MAP_FRAME))
+    for x, y in world.route.points[:, :2]:
+        pose = PoseStamped(header=path.header)
+        pose.pose.position.x, pose.pose.position.y = float(x), float(y)
+        path.poses.append(pose)
+    return path
 
 
 def status_message(world: World, stamp_s: float) -> DriveStatus:

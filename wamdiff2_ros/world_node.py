@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import numpy as np
-from nav_msgs.msg import Odometry
+from nav_msgs.msg import Odometry, Path
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rosgraph_msgs.msg import Clock as ClockMsg
@@ -25,7 +25,7 @@ from wamdiff2_ros import conversions as cv
 from wamdiff2_ros import world_messages as wm
 from wamdiff2_ros.images import fill_compressed, fill_raw
 from wamdiff2_ros.process import NodeFailed, run_node
-from wamdiff2_ros.qos import CLOCK_OUT, CONTROL, LATCHED, SENSOR_OUT
+from wamdiff2_ros.qos import CLOCK_OUT, CONTROL, LATCHED, OUTPUT, SENSOR_OUT
 from wamdiff2_sim.types import VehicleControl
 from wamdiff2_sim.world import World
 
@@ -75,7 +75,7 @@ class WorldNode(Node):
         self._instruction = self.create_publisher(String, "/world/instruction", LATCHED)
         self._questions = self.create_publisher(String, "/world/question", LATCHED)
         self._boxes = self.create_publisher(Boxes, "/world/ground_truth/boxes", SENSOR_OUT)
-        self._status = self.create_publisher(DriveStatus, "/world/status", LATCHED)
+        self._status = self.create_publisher(DriveStatus, "/world/status", OUTPUT)
 
     @property
     def now_s(self) -> float:
@@ -98,6 +98,8 @@ class WorldNode(Node):
         self._silent = time.monotonic() - self._control_received_s > SILENCE_S
         self._world.step(FULL_BRAKE if self._silent else self._control, self._p.step_s)
         self._steps += 1
+        if self._steps == 1:
+            self._route.publish(wm.route_message(self._world, self.now_s))
         self._publish()
         if self._world.done or self._world.state.time >= self._p.seconds > 0.0:
             self._finish()
