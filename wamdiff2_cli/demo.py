@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,21 +112,11 @@ def progress_line(monitor: Any, seconds: float) -> str:
 
 def report(options: DemoOptions, wall_seconds: float, console: Console) -> dict[str, object]:
     """Read the bag, write summary.json and report.html, say where they are."""
-    from wamdiff2_core.evaluate.report import write_report
-    from wamdiff2_core.evaluate.summary import summarise, write_json
     from wamdiff2_core.rig import load_rig
-    from wamdiff2_ros.bag_record import read_drive
-    from wamdiff2_sim.world import World
+    from wamdiff2_ros.bag_reader import finish_drive
 
-    record = read_drive(options.out / "bag", load_rig(options.rig))
-    world = World(options.map_name, options.seed, traffic=(0, 0))
-    record.route = world.route.points[:, :2]
-    record.lanes = [lane.points[:, :2] for lane in world.map.lanes.values()]
-    record.wall_seconds = wall_seconds
-    record.settings |= {"seed": options.seed, "map": options.map_name, "commit": commit()}
-    summary = summarise(record)
-    write_json(options.out / "summary.json", summary)
-    write_report(options.out / "report.html", record, summary, title=f"wamdiff2 demo: {options.map_name}")
+    title = f"wamdiff2 demo: {options.map_name}"
+    summary = finish_drive(options.out / "bag", options.out, load_rig(options.rig), wall_seconds, title)
     for name in ("summary.json", "report.html", "bag"):
         console.print(f"wrote {options.out / name}")
     return summary
@@ -140,13 +129,3 @@ def clear_folder(out: Path) -> None:
         shutil.rmtree(out / name, ignore_errors=True)
     for name in ("summary.json", "report.html"):
         (out / name).unlink(missing_ok=True)
-
-
-def commit() -> str:
-    """Commit of the source tree that runs, empty outside of git."""
-    here = Path(__file__).resolve().parent
-    try:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""

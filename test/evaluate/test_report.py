@@ -42,7 +42,8 @@ def a_drive() -> DriveRecord:
 def test_summary_has_the_figures():
     summary = summarise(a_drive())
     assert summary["sim_seconds"] == pytest.approx(20.0)
-    assert summary["plan_hz"] == pytest.approx(4.0)
+    assert summary["plans"] == 79 and summary["plans_withheld"] == 1
+    assert summary["plan_hz"] == pytest.approx(79 / 20)
     assert summary["ade_to_expert_m"] == pytest.approx(0.3)
     assert summary["per_waypoint_l2_m"] == pytest.approx([0.3] * 8)
     assert summary["detection_map50"] == pytest.approx(1.0)

@@ -68,5 +68,6 @@ class DriveRecord:
     answers: list[AnswerRecord] = field(default_factory=list)
     snapshots: list[Snapshot] = field(default_factory=list)
     parse_failures: int = 0
+    failures: dict[str, int] = field(default_factory=dict)  # of all tasks, by kind
     frames_dropped: int = 0
     wall_seconds: float = 0.0

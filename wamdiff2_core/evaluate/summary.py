@@ -13,18 +13,21 @@ from wamdiff2_core.evaluate.answers import answer_score
 from wamdiff2_core.evaluate.record import DriveRecord
 from wamdiff2_core.evaluate.waypoints import waypoint_errors
 
-STATED = ("block_size", "steps", "threshold", "rule", "checkpoint", "seed", "commit", "map")
-SCORED = ("route_completion", "collisions", "red_lights", "off_road_s", "comfort")
+STATED = ("block_size", "block_sizes_used", "steps", "threshold", "rule", "checkpoint", "seed", "commit", "map")
+STATED += ("kernels", "device", "bag_finished")
+SCORED = ("route_completion", "collisions", "red_lights", "off_road_s", "comfort", "drive_ended")
 
 
 def summarise(record: DriveRecord) -> dict[str, object]:
     """Figures of a drive (keys of `summary.json`); a figure that the record cannot give is None, never made up.
 
-    `plan_hz` is plans per second of the simulated or recorded clock; `wall_seconds` tells how long the drive took.
+    `plans` counts valid ones; `plan_hz` is per second of the simulated or recorded clock; `wall_seconds` tells how
+    long the drive took.
     """
     track = record.track
     seconds = float(track[-1, 0] - track[0, 0]) if len(track) else 0.0
     moved = np.linalg.norm(np.diff(track[:, 1:3], axis=0), axis=1).sum() if len(track) > 1 else 0.0
+    plans = sum(p.points is not None for p in record.plans)
     latencies = [p.latency_ms for p in record.plans]
     pairs = [(p.points, p.expert) for p in record.plans if p.points is not None and p.expert is not None]
     errors = waypoint_errors(np.array([p for p, _ in pairs]), np.array([e for _, e in pairs]))
@@ -38,11 +41,13 @@ def summarise(record: DriveRecord) -> dict[str, object]:
         "wall_seconds": record.wall_seconds,
         "distance_m": float(moved),
         **{key: record.score.get(key) for key in SCORED},
-        "plans": len(record.plans),
-        "plan_hz": len(record.plans) / seconds if seconds else None,
+        "plans": plans,
+        "plans_withheld": len(record.plans) - plans,
+        "plan_hz": plans / seconds if seconds else None,
         "plan_latency_ms": _percentiles(latencies),
         "frame_age_ms": _percentiles([p.frame_age_ms for p in record.plans]),
         "parse_failures": record.parse_failures,
+        "failures": record.failures,
         "frames_dropped": record.frames_dropped,
         "forwards_per_plan": float(np.mean([p.forwards for p in record.plans])) if record.plans else None,
         "ade_to_expert_m": errors.ade_m,
@@ -50,6 +55,7 @@ def summarise(record: DriveRecord) -> dict[str, object]:
         "detection_map50": boxes.map50,
         "detection_frames": boxes.images,
         "answers_correct": answers.correct,
+        "answers_correct_by_kind": answers.by_kind,
         "answers": answers.count,
         **{key: record.settings.get(key) for key in STATED},
     }
