@@ -76,6 +76,7 @@ class WorldNode(Node):
         self._questions = self.create_publisher(String, "/world/question", LATCHED)
         self._boxes = self.create_publisher(Boxes, "/world/ground_truth/boxes", SENSOR_OUT)
         self._status = self.create_publisher(DriveStatus, "/world/status", OUTPUT)
+        self._route = self.create_publisher(Path, "/world/route", LATCHED)
 
     @property
     def now_s(self) -> float:
