@@ -18,7 +18,7 @@ setup() {
   fi
   # later calls may replace the working tree: run from a copy
   cp -r wamdiff2_core wamdiff2_sim training config "$CODE"/
-  "$PYTHON" -c 'import torch; print("torch", torch.__version__, torch.cuda.get_device_name(0))'
+  "$PYTHON" -c 'import torch; print("torch", torch.__version__, torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU")'
 }
 
 egl() {

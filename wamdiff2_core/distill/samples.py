@@ -175,15 +175,16 @@ def noisy_ego(text: str, spec: DataSpec, rng: np.random.Generator) -> str:
 
 
 def read_shard(folder: Path, encoder: Encoder) -> Frames:
-    """All usable frames of one shard folder (samples.json and its images)."""
+    """All usable frames of one shard folder (samples.json and its images); an unreadable shard has none, and a note."""
     spec = encoder.spec
+    by_images: dict[tuple[str, ...], list[dict]] = {}
+    frames = Frames([], {})
     try:
         samples = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise DataError(f"{folder}: expected samples.json, got {error}") from error
-    by_images: dict[tuple[str, ...], list[dict]] = {}
-    frames = Frames([np.zeros((0, 1, 1, 1, 3), np.uint8)], {})
-    for sample in samples:
+        frames.note(f"unreadable samples.json ({type(error).__name__})", folder.name)
+        samples = []
+    for sample in samples if isinstance(samples, list) else []:
         try:
             by_images.setdefault(tuple(sample["image"]), []).append(sample)
         except (KeyError, TypeError):
