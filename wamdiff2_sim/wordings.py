@@ -58,6 +58,12 @@ WEIGHTS = {
 }
 KEEP = {  # answers that would be given too often are asked for less often
     "there is no light.": 0.3,
+    "a junction.": 0.4,
+    "it is sunny.": 0.5,
+    "we are in the junction.": 0.6,
+    "yes, on the right.": 0.45,
+    "there is a car ahead.": 0.7,
+    "no, there is no junction.": 0.6,
     "there is no car ahead.": 0.4,
     "i am not braking.": 0.25,
     "no.": 0.4,

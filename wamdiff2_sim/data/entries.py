@@ -13,7 +13,7 @@ from wamdiff2_sim.types import GtBox, WorldState
 
 DATASOURCE = "wamdiff2_sim"
 MIN_VISIBLE = 0.35
-MIN_SIDE_UNITS = 6  # of 1000: smaller boxes cannot be seen at the model's image size
+MIN_WIDTH_UNITS, MIN_HEIGHT_UNITS = 8, 16  # of 1000: smaller boxes cannot be seen at the model's image size
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def detections(boxes: Sequence[GtBox], size: tuple[int, int]) -> tuple[Box, ...]
         x1, y1, x2, y2 = box.xyxy
         units = np.round(np.array([x1 / width, y1 / height, x2 / width, y2 / height]) * 1000.0).astype(int)
         x1, y1, x2, y2 = (int(value) for value in np.clip(units, 0, 1000))
-        if x2 - x1 < MIN_SIDE_UNITS or y2 - y1 < MIN_SIDE_UNITS:
+        if x2 - x1 < MIN_WIDTH_UNITS or y2 - y1 < MIN_HEIGHT_UNITS:
             continue
         out.append(Box(box.label, (x1, y1, x2, y2)))
     out.sort(key=lambda box: -(box.xyxy[2] - box.xyxy[0]) * (box.xyxy[3] - box.xyxy[1]))

@@ -20,15 +20,18 @@ from wamdiff2_sim.data.variants import varied
 from wamdiff2_sim.expert import Expert, ExpertPlan
 from wamdiff2_sim.questions import ask_several, make_moment
 from wamdiff2_sim.render.renderer import Renderer
-from wamdiff2_sim.roads.roadmap import load_map
+from wamdiff2_sim.roads.roadmap import RoadMap, load_map
+from wamdiff2_sim.roads.route import Route, plan_route
 from wamdiff2_sim.truth import true_boxes
 from wamdiff2_sim.types import GtBox, Pose, WorldState, random_weather
 from wamdiff2_sim.world import World
 
 STEP_S = 0.1
 PLAN_EVERY = 2
-FRAMES_PER_MAP = 120
-FRAMES_PER_DRIVE = 60
+FRAMES_PER_MAP = 140
+FRAMES_PER_DRIVE = 70
+ROUTE_CHOICES = 6
+EARLY_M = 220.0  # a drive sees about so much of its route
 MODEL_SIZES = {"cam_front": (320, 192)}  # (width, height); other cameras:
 SIDE_SIZE = (160, 96)
 FRONT = "cam_front"
@@ -78,22 +81,23 @@ class FrameSource:
         name = self._maps[int(self._rng.integers(len(self._maps)))]
         return f"procedural:{int(self._rng.integers(1_000, 1_000_000_000))}" if name == "procedural" else name
 
-    def _load(self, road_map) -> None:
+    def _load(self, road_map: RoadMap) -> None:
         if self._renderer is None:
             self._renderer = Renderer(road_map, self._rig, device_index=self._device)
         else:
             self._renderer.set_town(road_map)
 
-    def _drive(self, road_map, name: str, expert: Expert) -> Iterator[Frame]:
+    def _drive(self, road_map: RoadMap, name: str, expert: Expert) -> Iterator[Frame]:
         """One route through the town, with its own weather and traffic."""
         rng = self._rng
         weather = random_weather(rng)
         self._renderer.set_weather(weather)
         counts = int(rng.integers(8, 42)), int(rng.integers(8, 50))
         world = World(road_map, int(rng.integers(1 << 31)), None, weather, counts, ROUTE_M)
+        world.reset(interesting_route(road_map, rng))
         drive = Drive(world, expert, rng)
         made = 0
-        while made < FRAMES_PER_DRIVE and drive.advance(float(rng.uniform(0.4, 1.0))):
+        while made < FRAMES_PER_DRIVE and drive.advance(float(rng.uniform(*drive.pause()))):
             for state, kind in drive.moments(self._perturb):
                 yield self._label(drive, state, kind, name)
                 made += 1
@@ -166,6 +170,16 @@ class Drive:
         state = self.world.state
         return self.profile.project(state.ego.x, state.ego.y, state.route_s)[0]
 
+    def turning(self) -> bool:
+        """Just before or in a turn to the left or right."""
+        command, distance = self.world.route.command_at(self.world.state.route_s)
+        return command in (Command.LEFT, Command.RIGHT) and distance < 25.0
+
+    def pause(self) -> tuple[float, float]:
+        """Seconds until the next moment: turns, pedestrians and right of way are looked at more closely."""
+        rare = self.turning() or self.plan.reason in ("pedestrian", "yield")
+        return (0.25, 0.5) if rare and self.world.state.speed > 0.3 else (0.4, 1.0)
+
     def interest(self) -> float:
         """How much of moments like this one is kept: long waits and plain cruising are seen often enough."""
         plan, state = self.plan, self.world.state
@@ -186,6 +200,18 @@ class Drive:
 
     def _plan(self) -> ExpertPlan:
         return self.expert.plan(self.world.state, self.world.route, self.world.state.route_s)
+
+
+def interesting_route(road_map: RoadMap, rng: np.random.Generator) -> Route:
+    """The one of some random routes that soonest has turns and lights."""
+    routes = [plan_route(road_map, rng, *ROUTE_M) for _ in range(ROUTE_CHOICES)]
+    return max(routes, key=_early_events)
+
+
+def _early_events(route: Route) -> float:
+    worth = {Command.LEFT: 1.0, Command.RIGHT: 1.2, Command.STRAIGHT: 0.2, Command.FOLLOW: 0.0}
+    turns = sum(worth[manoeuvre.command] for manoeuvre in route.manoeuvres if 10.0 < manoeuvre.start_s < EARLY_M)
+    return turns + sum(0.4 for s, _ in route.stop_lines if 10.0 < s < EARLY_M)
 
 
 def visible_state(state: WorldState, boxes: Sequence[GtBox], front: Camera) -> WorldState:

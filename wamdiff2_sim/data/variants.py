@@ -85,6 +85,6 @@ def varied(state: WorldState, plan: ExpertPlan, road_map: RoadMap, profile: Rout
         state = with_other_light(state, road_map, profile, s, rng)
     if plan.actor_id >= 0 and rng.random() < 0.25:
         state = without(state, plan.actor_id)
-    if rng.random() < 0.08:
+    if rng.random() < 0.12:
         state = with_walker(state, profile, s, rng)
     return state
