@@ -111,6 +111,21 @@ class Terrain:
         np.add.at(weight, tuple(cells[near].T), 1.0)
         known = weight > 0
         self.z = _fill(np.where(known, total / np.maximum(weight, 1.0), 0.0), known.astype(np.float64))
+        self._press_down(town)
+
+    def _press_down(self, town: RoadMap) -> None:
+        """Lower the corners around lanes until the ground covers none of them."""
+        lines = [lane.edge(side, inset) for lane in town.lanes.values() for side in (1, -1) for inset in (-0.5, 1.7)]
+        points = np.concatenate(lines)
+        cells = ((points[:, :2] - self.low) / self.cell).astype(int)
+        for _ in range(3):
+            excess = np.maximum(self.height(points) - points[:, 2], 0.0)
+            over = np.flatnonzero(excess > 0.02)
+            lowered = self.z.copy()
+            for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
+                corner = (cells[over, 0] + i, cells[over, 1] + j)
+                np.minimum.at(lowered, corner, self.z[corner] - excess[over])
+            self.z = lowered
 
     def height(self, points: np.ndarray) -> np.ndarray:
         """(N,) ground height at points (N, 2 or 3), bilinear."""

@@ -14,6 +14,7 @@ WHITE, YELLOW = np.array([0.86, 0.86, 0.84]), np.array([0.88, 0.66, 0.12])
 MARK_WIDTH_M, DASH_M, GAP_M = 0.16, 3.0, 4.5
 MARK_Z, PAINT_Z, JUNCTION_Z, SHOULDER_Z = 0.030, 0.036, -0.015, -0.03
 KERB_HEIGHT_M, SIDEWALK_M, SHOULDER_M = 0.14, 2.4, 0.45
+SKIRT_M = 0.9
 
 
 def add_roads(
@@ -23,17 +24,20 @@ def add_roads(
     asphalt = np.array([0.29, 0.29, 0.30]) * rng.uniform(0.8, 1.2)
     kerb = np.array([0.60, 0.59, 0.57]) * rng.uniform(0.85, 1.1)
     paving = kerb * np.array([1.0, rng.uniform(0.92, 1.0), rng.uniform(0.85, 1.0)]) * 0.92
-    twins = _opposite_twins(town)
     paint = _Paint()
     for lane in town.lanes.values():
         _add_surface(builder, lane, asphalt)
         if lane.junction_id < 0:
-            _add_marks(builder, paint, lane, twins)
+            _add_marks(paint, lane)
         if lane.stop_s >= 0:
             middle, heading = lane.point_at(lane.stop_s), lane.heading_at(lane.stop_s)
             paint.block(middle[None], np.array([heading]), 0.4, lane.width - 0.3, WHITE, PAINT_Z)
         if lane.has_sidewalk_right:
             _add_sidewalk(builder, lane, lanes_only, kerb, paving)
+        elif lane.right_id < 0:
+            _add_skirt(builder, lane, -1, asphalt)
+        if lane.left_id < 0:
+            _add_skirt(builder, lane, 1, asphalt)
     for polygon in town.junctions.values():
         _add_junction(builder, polygon, terrain, asphalt)
     for corners in town.crosswalks:
@@ -47,6 +51,17 @@ class _Paint:
     def __init__(self) -> None:
         self._corners: list[np.ndarray] = []
         self._colours: list[np.ndarray] = []
+        self._owners: dict[tuple[int, int], int] = {}
+
+    def claim(self, dashes: np.ndarray, owner: int) -> np.ndarray:
+        """(N,) bool: which dashes (N, 3 points, 3) are more than about 2 m from others'; these are claimed."""
+        new = []
+        for dash in np.floor(dashes[:, :, :2] / 2.0).astype(int).tolist():
+            around = {(x + i, y + j) for x, y in dash for i in (-1, 0, 1) for j in (-1, 0, 1)}
+            new.append(all(self._owners.get(cell, owner) == owner for cell in around))
+            if new[-1]:
+                self._owners.update(dict.fromkeys(((x, y) for x, y in dash), owner))
+        return np.array(new, bool)
 
     def strip(
         self, start: np.ndarray, end: np.ndarray, headings: np.ndarray, width: float, colour: np.ndarray, z: float
@@ -130,46 +145,50 @@ def _add_surface(builder: MeshBuilder, lane: Lane, asphalt: np.ndarray) -> None:
         _sheet(builder, lines, colours, textures.ASPHALT, wet=1.0, tier=tier, at=at)
 
 
-def _opposite_twins(town: RoadMap) -> dict[int, int]:
-    """Lanes whose left border is also that of an oncoming lane, which paints it: lane id -> id of the painter."""
-    ids = [i for i, lane in town.lanes.items() if lane.junction_id < 0 and lane.left_id < 0]
-    if len(ids) < 2:
-        return {}
-    middle = np.array([town.lanes[i].edge(1)[len(town.lanes[i].points) // 2, :2] for i in ids])
-    twins: dict[int, int] = {}
-    for row, lane_id in enumerate(ids):
-        near = np.flatnonzero(np.hypot(*(middle[:row] - middle[row]).T) < 1.5)
-        partners = [ids[n] for n in near if abs(town.lanes[ids[n]].length - town.lanes[lane_id].length) < 3.0]
-        if partners:
-            twins[lane_id] = partners[0]
-    return twins
+def _add_skirt(builder: MeshBuilder, lane: Lane, side: int, asphalt: np.ndarray) -> None:
+    """The road bed's flank below a border, so that banks and bridges are closed."""
+    rows = coarse(thin(lane))
+    points, headings = lane.points[rows].astype(np.float64), lane.headings[rows]
+    edge = offset_polyline(points, headings, side * (lane.width / 2 + (SHOULDER_M if side < 0 else 0.05)))
+    low = edge - (0.0, 0.0, SKIRT_M)
+    lines = (edge, low) if side > 0 else (low, edge)
+    pos = np.stack(lines, 1).reshape(-1, 3)
+    outward = side * np.stack([-np.sin(headings), np.cos(headings), np.zeros(len(rows))], 1)
+    uv = np.repeat(np.arange(len(rows)) * 0.5, 2)[:, None] * (1.0, 0.0)
+    # seen from outside, going along the lane runs to the left on its right side
+    triangles = ribbon_triangles(len(rows), 2)[:, ::-1]
+    builder.add(pos, triangles, np.repeat(outward, 2, 0), uv, asphalt * 0.8)
 
 
-def _add_marks(builder: MeshBuilder, paint: _Paint, lane: Lane, twins: dict[int, int]) -> None:
-    shared = lane.left_id >= 0 or lane.id in twins or lane.id in twins.values()  # painted on the border, else inside it
-    if lane.left_mark != "none" and lane.id not in twins:
-        double = lane.left_mark == "solid_yellow" and lane.left_id < 0 and shared  # towards oncoming traffic
-        _add_mark(paint, lane, lane.edge(1, 0.12 if double or not shared else 0.0), lane.left_mark)
-        if double:
-            _add_mark(paint, lane, lane.edge(1, -0.12), lane.left_mark)
+def _add_marks(paint: _Paint, lane: Lane) -> None:
+    """Solid lines inside the lane (oncoming lanes thus share a double line), broken ones on the border, once."""
+    inset = {"solid": 0.12, "broken": 0.0}
+    if lane.left_mark != "none":
+        kind, colour = lane.left_mark.split("_")
+        shared = lane.left_id >= 0
+        _add_mark(paint, lane, lane.edge(1, 0.0 if shared else inset[kind]), kind, colour, once=not shared)
     if lane.right_id < 0 and lane.right_mark != "none":
-        _add_mark(paint, lane, lane.edge(-1, 0.14), lane.right_mark)
+        kind, colour = lane.right_mark.split("_")
+        _add_mark(paint, lane, lane.edge(-1, 0.14), kind, colour, once=False)
 
 
-def _add_mark(paint: _Paint, lane: Lane, line: np.ndarray, kind: str) -> None:
-    colour = YELLOW if kind.endswith("yellow") else WHITE
+def _add_mark(paint: _Paint, lane: Lane, line: np.ndarray, kind: str, colour: str, once: bool) -> None:
+    rgb = YELLOW if colour == "yellow" else WHITE
     headings = polyline_headings(line)
-    if kind.startswith("solid"):
+    if kind == "solid":
         keep = thin(lane)
         both = np.stack([headings[keep[:-1]], headings[keep[1:]]], 1)
-        paint.strip(line[keep[:-1]], line[keep[1:]], both, MARK_WIDTH_M, colour, MARK_Z)
+        paint.strip(line[keep[:-1]], line[keep[1:]], both, MARK_WIDTH_M, rgb, MARK_Z)
         return
     s = np.concatenate(([0.0], np.cumsum(np.hypot(*np.diff(line[:, :2], axis=0).T))))
     starts = np.arange(GAP_M / 2, max(s[-1] - 1.0, 0.0), DASH_M + GAP_M)
     ends = np.minimum(starts + DASH_M, s[-1])
     a, b = (np.stack([np.interp(at, s, line[:, axis]) for axis in range(3)], 1) for at in (starts, ends))
     both = np.stack([np.interp(starts, s, headings), np.interp(ends, s, headings)], 1)
-    paint.strip(a, b, both, MARK_WIDTH_M, colour, MARK_Z)
+    if once:
+        new = paint.claim(np.concatenate([a, (a + b) / 2, b], 1).reshape(-1, 3, 3), lane.id)
+        a, b, both = a[new], b[new], both[new]
+    paint.strip(a, b, both, MARK_WIDTH_M, rgb, MARK_Z)
 
 
 def _add_crosswalk(paint: _Paint, corners: np.ndarray) -> None:
