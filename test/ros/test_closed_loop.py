@@ -13,7 +13,7 @@ pytest.importorskip("rclpy")
 from wamdiff2_core.evaluate.summary import summarise  # noqa: E402
 from wamdiff2_core.rig import load_rig  # noqa: E402
 from wamdiff2_ros import graph  # noqa: E402
-from wamdiff2_ros.bag_record import read_drive  # noqa: E402
+from wamdiff2_ros.bag_reader import read_drive  # noqa: E402
 from wamdiff2_ros.graph import NodeSpec  # noqa: E402
 from wamdiff2_ros.supervisor import Supervisor  # noqa: E402
 
