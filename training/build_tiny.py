@@ -20,30 +20,59 @@ from wamdiff2_core.model.tokenizer import TextTokenizer
 
 VOCAB_SIZE = 1152
 TEXT = {
-    "vocab_size": VOCAB_SIZE, "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 8,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "hidden_act": "silu",
-    "max_position_embeddings": 4096, "rms_norm_eps": 1e-6, "attention_bias": False, "tie_word_embeddings": True,
-    "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0, "mrope_section": [12, 10, 10],
-                        "mrope_interleaved": True},
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 256,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-6,
+    "attention_bias": False,
+    "tie_word_embeddings": True,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 500000.0,
+        "mrope_section": [12, 10, 10],
+        "mrope_interleaved": True,
+    },
 }
 VISION = {
-    "depth": 5, "hidden_size": 192, "intermediate_size": 768, "num_heads": 3, "in_channels": 3, "patch_size": 16,
-    "spatial_merge_size": 2, "temporal_patch_size": 2, "out_hidden_size": 256, "num_position_embeddings": 400,
-    "deepstack_visual_indexes": [1, 3], "hidden_act": "gelu_pytorch_tanh",
+    "depth": 5,
+    "hidden_size": 192,
+    "intermediate_size": 768,
+    "num_heads": 3,
+    "in_channels": 3,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "out_hidden_size": 256,
+    "num_position_embeddings": 400,
+    "deepstack_visual_indexes": [1, 3],
+    "hidden_act": "gelu_pytorch_tanh",
 }
 CAMERAS = ("cam_front", "cam_front_left", "cam_front_right")
 IMAGE_SIZES = {
-    "cam_front": [320, 192], "cam_front_left": [160, 96], "cam_front_right": [160, 96],
+    "cam_front": [320, 192],
+    "cam_front_left": [160, 96],
+    "cam_front_right": [160, 96],
 }
 
 
 def block_diffusion_entry(mask_token_id: int) -> dict:
     """What config.json says about block diffusion, answers and images of this checkpoint."""
     return {
-        "mask_token_id": mask_token_id, "prediction": "next", "context": "causal",
+        "mask_token_id": mask_token_id,
+        "prediction": "next",
+        "context": "causal",
         "block_sizes": [1, 4, 8, 16, 32],
         "answer_formats": {"plan": "fixed", "detect": "fixed", "ask": "text"},
-        "cameras": list(CAMERAS), "image_sizes": IMAGE_SIZES, "max_new_tokens": {"plan": 96, "detect": 97, "ask": 32}, "prompt": "wamdiff2-1",
+        "cameras": list(CAMERAS),
+        "image_sizes": IMAGE_SIZES,
+        "max_new_tokens": {"plan": 96, "detect": 97, "ask": 32},
+        "prompt": "wamdiff2-1",
     }
 
 
@@ -53,12 +82,20 @@ def tiny_config(tokenizer: TextTokenizer) -> Qwen3VLConfig:
         raise CheckpointError(f"tokenizer: expected at most {VOCAB_SIZE} entries, got {tokenizer.vocab_size}")
     ids = tokenizer.special
     return Qwen3VLConfig(
-        text_config={**TEXT, "bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"],
-                     "pad_token_id": ids["<|endoftext|>"]},
-        vision_config=dict(VISION), tie_word_embeddings=True,
-        image_token_id=ids["<|image_pad|>"], video_token_id=ids["<|video_pad|>"],
-        vision_start_token_id=ids["<|vision_start|>"], vision_end_token_id=ids["<|vision_end|>"],
-        eos_token_id=ids["<|im_end|>"], pad_token_id=ids["<|endoftext|>"],
+        text_config={
+            **TEXT,
+            "bos_token_id": ids["<|endoftext|>"],
+            "eos_token_id": ids["<|im_end|>"],
+            "pad_token_id": ids["<|endoftext|>"],
+        },
+        vision_config=dict(VISION),
+        tie_word_embeddings=True,
+        image_token_id=ids["<|image_pad|>"],
+        video_token_id=ids["<|video_pad|>"],
+        vision_start_token_id=ids["<|vision_start|>"],
+        vision_end_token_id=ids["<|vision_end|>"],
+        eos_token_id=ids["<|im_end|>"],
+        pad_token_id=ids["<|endoftext|>"],
         block_diffusion=block_diffusion_entry(ids["<|mask|>"]),
     )
 
@@ -67,16 +104,34 @@ def write_side_files(folder: Path, config: Qwen3VLConfig) -> None:
     """preprocessor_config.json and generation_config.json, as Qwen3-VL folders have them."""
     vision = config.vision_config
     pixels = (vision.patch_size * vision.spatial_merge_size) ** 2
-    (folder / "preprocessor_config.json").write_text(json.dumps({
-        "image_processor_type": "Qwen2VLImageProcessorFast", "processor_class": "Qwen3VLProcessor",
-        "patch_size": vision.patch_size, "temporal_patch_size": vision.temporal_patch_size,
-        "merge_size": vision.spatial_merge_size, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
-        "size": {"shortest_edge": pixels, "longest_edge": pixels * 4096},
-    }, indent=2) + "\n")
-    (folder / "generation_config.json").write_text(json.dumps({
-        "eos_token_id": config.text_config.eos_token_id, "pad_token_id": config.text_config.pad_token_id,
-        "do_sample": False, "max_new_tokens": 97,
-    }, indent=2) + "\n")
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps(
+            {
+                "image_processor_type": "Qwen2VLImageProcessorFast",
+                "processor_class": "Qwen3VLProcessor",
+                "patch_size": vision.patch_size,
+                "temporal_patch_size": vision.temporal_patch_size,
+                "merge_size": vision.spatial_merge_size,
+                "image_mean": [0.5, 0.5, 0.5],
+                "image_std": [0.5, 0.5, 0.5],
+                "size": {"shortest_edge": pixels, "longest_edge": pixels * 4096},
+            },
+            indent=2,
+        )
+        + "\n"
+    )
+    (folder / "generation_config.json").write_text(
+        json.dumps(
+            {
+                "eos_token_id": config.text_config.eos_token_id,
+                "pad_token_id": config.text_config.pad_token_id,
+                "do_sample": False,
+                "max_new_tokens": 97,
+            },
+            indent=2,
+        )
+        + "\n"
+    )
 
 
 def build(folder: Path, seed: int = 0, texts: Path | None = None) -> Qwen3VLForConditionalGeneration:

@@ -1,6 +1,7 @@
 """A quick look at a checkpoint on held-out shards: `python -m training.quick_eval CHECKPOINT DATA [--holdout N] ...`.
 
-Answers are decoded as on the road, for several block sizes: displacement error of plans, boxes found, right answers, failures,
+Answers are decoded as on the road, for several block sizes: displacement error of plans, boxes found, right answers,
+failures,
 forwards per answer.
 """
 
@@ -40,7 +41,11 @@ class Evaluation:
         entry = self.loaded.block_diffusion
         self.sizes = [tuple(entry["image_sizes"][camera]) for camera in entry["cameras"]]
         self.limits = entry["max_new_tokens"]
-        self.scaffolds = {"plan": Scaffold(plan.allowed(self.tokenizer)), "detect": Scaffold(detect.allowed(self.tokenizer)), "ask": None}
+        self.scaffolds = {
+            "plan": Scaffold(plan.allowed(self.tokenizer)),
+            "detect": Scaffold(detect.allowed(self.tokenizer)),
+            "ask": None,
+        }
 
     def decode(self, task: str, samples: Sequence[tuple[Path, dict]], config: DecodingConfig) -> list:
         """Results of samples of one task, in batches."""
@@ -50,24 +55,40 @@ class Evaluation:
             images = [np.array(Image.open(folder / name)) for folder, sample in part for name in sample["image"]]
             pixels, grid = preprocess(images, self.sizes * len(part), self.form)
             tokens = [self.form.tokens(size) for size in self.sizes]
-            ids = [torch.tensor(chat_prompt(self.tokenizer, sample["conversations"][0]["value"], tokens).ids, device=self.loaded.device)
-                   for _, sample in part]
+            ids = [
+                torch.tensor(
+                    chat_prompt(self.tokenizer, sample["conversations"][0]["value"], tokens).ids,
+                    device=self.loaded.device,
+                )
+                for _, sample in part
+            ]
             pixels = pixels.to(self.loaded.device, self.loaded.model.dtype)
-            out = self.decoder.generate(ids, pixels, grid, config, self.scaffolds[task], max_new_tokens=[self.limits[task]] * len(part))
+            out = self.decoder.generate(
+                ids, pixels, grid, config, self.scaffolds[task], max_new_tokens=[self.limits[task]] * len(part)
+            )
             results += list(out) if len(part) > 1 else [out]
         return results
 
-    def task(self, task: str, samples: Sequence[tuple[Path, dict]], block_size: int, steps: int, threshold: float) -> dict:
+    def task(
+        self, task: str, samples: Sequence[tuple[Path, dict]], block_size: int, steps: int, threshold: float
+    ) -> dict:
         """Figures of one task at one block size."""
-        config = DecodingConfig(block_size=block_size, steps=steps, threshold=threshold, max_new_tokens=self.limits[task])
+        config = DecodingConfig(
+            block_size=block_size, steps=steps, threshold=threshold, max_new_tokens=self.limits[task]
+        )
         began = time.perf_counter()
         results = self.decode(task, samples, config)
-        figures = {"samples": len(samples), "seconds": round(time.perf_counter() - began, 2),
-                   "forwards": round(float(np.mean([result.forwards for result in results])), 2)}
+        figures = {
+            "samples": len(samples),
+            "seconds": round(time.perf_counter() - began, 2),
+            "forwards": round(float(np.mean([result.forwards for result in results])), 2),
+        }
         texts = [self.tokenizer.decode(result.tokens) for result in results]
         truths = [sample["conversations"][1]["value"] for _, sample in samples]
         broken = [result.status in (Status.INVALID, Status.TRUNCATED) for result in results]
-        return figures | {"plan": plan_figures, "detect": detect_figures, "ask": ask_figures}[task](texts, truths, broken)
+        return figures | {"plan": plan_figures, "detect": detect_figures, "ask": ask_figures}[task](
+            texts, truths, broken
+        )
 
 
 def plan_figures(texts: Sequence[str], truths: Sequence[str], broken: Sequence[bool]) -> dict:
@@ -80,8 +101,12 @@ def plan_figures(texts: Sequence[str], truths: Sequence[str], broken: Sequence[b
             continue
         errors.append(np.linalg.norm(mine.points - true.points, axis=1))
     each = np.mean(errors, axis=0) if errors else np.full(8, np.nan)
-    return {"ade_m": round(float(each.mean()), 4), "per_waypoint_m": [round(float(e), 3) for e in each], "failed": failed,
-            "median_ade_m": round(float(np.median([e.mean() for e in errors])), 4) if errors else None}
+    return {
+        "ade_m": round(float(each.mean()), 4),
+        "per_waypoint_m": [round(float(e), 3) for e in each],
+        "failed": failed,
+        "median_ade_m": round(float(np.median([e.mean() for e in errors])), 4) if errors else None,
+    }
 
 
 def detect_figures(texts: Sequence[str], truths: Sequence[str], broken: Sequence[bool]) -> dict:
@@ -148,8 +173,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     samples = load_samples(options.data, options.holdout, options.frames)
     figures: dict[str, dict] = {}
     for block_size in (int(part) for part in options.blocks.split(",")):
-        figures[str(block_size)] = {task: evaluation.task(task, samples[task], block_size, options.steps, options.threshold)
-                                    for task in TASKS if samples[task]}
+        figures[str(block_size)] = {
+            task: evaluation.task(task, samples[task], block_size, options.steps, options.threshold)
+            for task in TASKS
+            if samples[task]
+        }
         print(f"B={block_size}: {json.dumps(figures[str(block_size)])}", flush=True)
         if options.out:
             options.out.write_text(json.dumps(figures, indent=1) + "\n")

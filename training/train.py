@@ -1,6 +1,7 @@
 """Train by recipe: `python -m training.train RECIPE[,RECIPE...] [key=value ...] [RECIPE.key=value ...]`.
 
-A bare name means training/recipes/NAME.yaml. Several recipes run one after the other on the same frames: each starts from the
+A bare name means training/recipes/NAME.yaml. Several recipes run one after the other on the same frames: each starts
+from the
 checkpoint of the one before and writes to out/NAME. A run that was cut off goes on where it was.
 """
 
@@ -23,7 +24,9 @@ def find_recipe(name: str) -> Path:
     for path in (Path(name), RECIPES / f"{name}.yaml"):
         if path.is_file():
             return path
-    raise ConfigError(f"recipe {name}: expected a file or one of {', '.join(sorted(p.stem for p in RECIPES.glob('*.yaml')))}")
+    raise ConfigError(
+        f"recipe {name}: expected a file or one of {', '.join(sorted(p.stem for p in RECIPES.glob('*.yaml')))}"
+    )
 
 
 def recipes_of(names: str, overrides: Sequence[str] = ()) -> list[Recipe]:

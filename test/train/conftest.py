@@ -9,8 +9,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from micro import build_micro  # noqa: E402
-from shards import write_shard  # noqa: E402
+from micro import build_micro
+from shards import write_shard
 
 
 @pytest.fixture(scope="session")

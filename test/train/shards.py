@@ -15,7 +15,9 @@ from wamdiff2_core.tasks import ask, detect, plan
 SIZES = ((64, 64), (32, 32), (32, 32))
 
 
-def write_shard(root: Path, number: int, frames: int, seed: int = 0, sizes: tuple[tuple[int, int], ...] = SIZES) -> Path:
+def write_shard(
+    root: Path, number: int, frames: int, seed: int = 0, sizes: tuple[tuple[int, int], ...] = SIZES
+) -> Path:
     """shard_NNNNN with one plan, one detect and two ask samples a frame."""
     rng = np.random.default_rng([seed, number])
     folder = root / f"shard_{number:05d}"
@@ -37,8 +39,17 @@ def write_shard(root: Path, number: int, frames: int, seed: int = 0, sizes: tupl
             ("ask", ask.prompt_text("is it day or night?"), "day" if speed > 7 else "it is night."),
         ]
         samples += [
-            {"id": f"{number}_{index}_{k}", "datasource": "test", "image": names, "task": task, "meta": {},
-             "conversations": [{"from": "human", "value": human_text(text, len(sizes))}, {"from": "gpt", "value": answer}]}
+            {
+                "id": f"{number}_{index}_{k}",
+                "datasource": "test",
+                "image": names,
+                "task": task,
+                "meta": {},
+                "conversations": [
+                    {"from": "human", "value": human_text(text, len(sizes))},
+                    {"from": "gpt", "value": answer},
+                ],
+            }
             for k, (task, text, answer) in enumerate(texts)
         ]
     (folder / "samples.json").write_text(json.dumps(samples))

@@ -1,4 +1,6 @@
-"""Training and decoding compute the same thing: the packed training row predicts the very tokens that the decoder writes."""
+"""Training and decoding compute the same thing: the packed training row predicts the very tokens that the decoder
+writes.
+"""
 
 from __future__ import annotations
 
@@ -32,12 +34,18 @@ def lively(micro_folder) -> LoadedModel:
             if weight.ndim >= 2:
                 weight.normal_(0.0, 0.5 if "embed" in name else 2.0 * weight[0].numel() ** -0.5)
     entry = config.block_diffusion
-    return LoadedModel(model, config, "wamdiff2", entry["mask_token_id"], (tokenizer.eos_id,), "next", "causal", entry, micro_folder)
+    return LoadedModel(
+        model, config, "wamdiff2", entry["mask_token_id"], (tokenizer.eos_id,), "next", "causal", entry, micro_folder
+    )
 
 
 @pytest.fixture(scope="module")
 def ring(micro_folder, shard_root) -> Ring:
-    spec = DataSpec(str(micro_folder), tuple(tuple(size) for size in SIZES.values()), prompt_room={"plan": 80, "detect": 32, "ask": 48})
+    spec = DataSpec(
+        str(micro_folder),
+        tuple(tuple(size) for size in SIZES.values()),
+        prompt_room={"plan": 80, "detect": 32, "ask": 48},
+    )
     ring = Ring(spec, 8, torch.device("cpu"))
     wait_for(ring, Feeder([shard_root], spec, workers=0).start(), 8, 60)
     return ring
@@ -45,7 +53,9 @@ def ring(micro_folder, shard_root) -> Ring:
 
 @pytest.mark.parametrize("block_size", [1, 4, 32])
 def test_one_step_blocks_equal_the_packed_row(lively, ring, micro_folder, block_size):
-    """Decode a plan with one step a block; pack what came out behind an all-masked noisy copy; both must agree everywhere."""
+    """Decode a plan with one step a block; pack what came out behind an all-masked noisy copy; both must agree
+    everywhere.
+    """
     frames = torch.arange(3)
     batch = ring.batch(frames)
     rows = batch.rows["plan"]
@@ -54,8 +64,15 @@ def test_one_step_blocks_equal_the_packed_row(lively, ring, micro_folder, block_
     method = Method(lively.mask_token_id, "next", "causal", ring.spec.order(), torch.float32, None)
     table = scaffold.table(lively.vocab_size, torch.device("cpu"))
     for index in range(3):
-        pixels = torch.cat([patches.view(-1, 3, *patches.shape[1:])[0, index] if patches.shape[0] == 9 else patches.view(
-            -1, 3, *patches.shape[1:])[camera, index] for group, camera in ring.spec.order() for patches in [batch.patches[group][0]]])
+        pixels = torch.cat(
+            [
+                patches.view(-1, 3, *patches.shape[1:])[0, index]
+                if patches.shape[0] == 9
+                else patches.view(-1, 3, *patches.shape[1:])[camera, index]
+                for group, camera in ring.spec.order()
+                for patches in [batch.patches[group][0]]
+            ]
+        )
         grid = torch.tensor([[1, batch.patches[g][1], batch.patches[g][2]] for g, _ in ring.spec.order()])
         prompt = rows.prompt[index, -rows.prompt_length[index] :]
         out = BlockDecoder(lively).generate(prompt, pixels, grid, config, scaffold)
@@ -68,7 +85,9 @@ def test_one_step_blocks_equal_the_packed_row(lively, ring, micro_folder, block_
         visual = encode_frames(lively.model.model.visual, batch.patches, method.order)
         packed = pack(row, row.live_length(block), block, noisy)
         with torch.no_grad():
-            clean, late = answer_logits(lively.model, packed, hidden_states(lively.model, packed, row, visual, torch.float32), "next")
+            clean, late = answer_logits(
+                lively.model, packed, hidden_states(lively.model, packed, row, visual, torch.float32), "next"
+            )
         first = torch.arange(96) % block_size == 0
         logits = torch.where(first[:, None], clean[0], late[0]).masked_fill(~table, -torch.inf)
         assert logits.argmax(-1).tolist() == answer[0].tolist()

@@ -59,6 +59,8 @@ def test_complement_masks_what_was_shown():
 def test_mixed_block_sizes_and_generator():
     answer, length, given, _ = rows(6)
     block = torch.tensor([1, 4, 8, 16, 32, 32])
-    made = [corrupt(answer, length, given, block, MASK, generator=torch.Generator().manual_seed(5)).masked for _ in range(2)]
+    made = [
+        corrupt(answer, length, given, block, MASK, generator=torch.Generator().manual_seed(5)).masked for _ in range(2)
+    ]
     assert torch.equal(*made)
     assert torch.equal(made[0][0], ~given[0])  # blocks of one token: each is masked

@@ -1,4 +1,6 @@
-"""The proof that corruption, layout, shift, masks, losses and decoder fit together: what was learnt is decoded exactly."""
+"""The proof that corruption, layout, shift, masks, losses and decoder fit together: what was learnt is decoded
+exactly.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from wamdiff2_core.distill.trainer import run_recipe
 from wamdiff2_core.model.images import ImageFormat, preprocess
 from wamdiff2_core.model.prompt import answer_ids, chat_prompt
 from wamdiff2_core.model.tokenizer import TextTokenizer
-from wamdiff2_core.tasks import ask, detect, plan
+from wamdiff2_core.tasks import detect, plan
 
 STEPS = 450
 FRAMES = 3
@@ -37,8 +39,17 @@ def few(tmp_path_factory) -> Path:
 def learnt(micro_folder, few, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("learnt")
     phases = [{"until": 0.1, "blocks": {4: 1.0}}, {"until": 1.0, "blocks": {4: 0.3, 8: 0.1, 32: 0.6}}]
-    recipe = micro_recipe(init=str(micro_folder), data=[str(few)], frames_per_step=FRAMES, ring_frames=FRAMES, out=str(out), phases=phases, max_steps=STEPS,
-                          fill_weight=0.3, ar_weight=1.0)
+    recipe = micro_recipe(
+        init=str(micro_folder),
+        data=[str(few)],
+        frames_per_step=FRAMES,
+        ring_frames=FRAMES,
+        out=str(out),
+        phases=phases,
+        max_steps=STEPS,
+        fill_weight=0.3,
+        ar_weight=1.0,
+    )
     return run_recipe(recipe)
 
 

@@ -14,8 +14,16 @@ def make_rows(answer, lengths, given=None) -> Rows:
     count = answer.shape[0]
     given = torch.zeros_like(answer, dtype=torch.bool) if given is None else torch.tensor(given)
     zeros = torch.zeros(count, 2, dtype=torch.long)
-    return Rows(zeros, torch.full((count,), 2), zeros.expand(3, -1, -1), answer, torch.tensor(lengths), given, torch.arange(count),
-                torch.zeros(count, dtype=torch.long))
+    return Rows(
+        zeros,
+        torch.full((count,), 2),
+        zeros.expand(3, -1, -1),
+        answer,
+        torch.tensor(lengths),
+        given,
+        torch.arange(count),
+        torch.zeros(count, dtype=torch.long),
+    )
 
 
 def test_prompt_and_padding_labels_do_not_move_the_loss():
@@ -60,8 +68,14 @@ def test_inverse_t_weighting_is_the_bound():
     rows = make_rows([[1, 2, 3, 4]], [4])
     masked = torch.tensor([[False, True, False, True]])
     t = torch.full((1, 4), 0.5)
-    share = diffusion(torch.zeros(1, 4, 9), rows, torch.tensor([4]), torch.tensor([4]), Corruption(rows.answer, masked, t),
-                      weighting="inverse_t")
+    share = diffusion(
+        torch.zeros(1, 4, 9),
+        rows,
+        torch.tensor([4]),
+        torch.tensor([4]),
+        Corruption(rows.answer, masked, t),
+        weighting="inverse_t",
+    )
     assert torch.isclose(share.total[0], 2 * torch.tensor(9.0).log() / 0.5) and share.count.item() == 3
 
 

@@ -21,7 +21,9 @@ PHASES = [{"until": 1.0, "blocks": {4: 0.5, 32: 0.5}}]
 
 
 def spec_of(folder) -> DataSpec:
-    return DataSpec(str(folder), tuple(tuple(size) for size in SIZES.values()), prompt_room={"plan": 80, "detect": 32, "ask": 48})
+    return DataSpec(
+        str(folder), tuple(tuple(size) for size in SIZES.values()), prompt_room={"plan": 80, "detect": 32, "ask": 48}
+    )
 
 
 def losses(out) -> list[str]:
@@ -31,14 +33,27 @@ def losses(out) -> list[str]:
 
 def test_resume_gives_the_same_losses(micro_folder, shard_root, tmp_path):
     def recipe(name, steps):
-        return micro_recipe(init=str(micro_folder), data=[str(shard_root)], out=str(tmp_path / name), max_steps=steps, log_every=1,
-                            phases=PHASES, frames_per_step=2, ema=0.9, augment=1.0, warmup_steps=3, final_lr=1.0)
+        return micro_recipe(
+            init=str(micro_folder),
+            data=[str(shard_root)],
+            out=str(tmp_path / name),
+            max_steps=steps,
+            log_every=1,
+            phases=PHASES,
+            frames_per_step=2,
+            ema=0.9,
+            augment=1.0,
+            warmup_steps=3,
+            final_lr=1.0,
+        )
 
     run_recipe(recipe("whole", 6))
     for steps in (2, 4, 6):  # cut off twice
         run_recipe(recipe("parts", steps))
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole") and len(losses(tmp_path / "whole")) == 6
-    whole, parts = (checkpoint.load_state(tmp_path / name / "state.pt", torch.device("cpu")) for name in ("whole", "parts"))
+    whole, parts = (
+        checkpoint.load_state(tmp_path / name / "state.pt", torch.device("cpu")) for name in ("whole", "parts")
+    )
     assert all(torch.equal(value, parts["averages"][name]) for name, value in whole["averages"].items())
     assert load_model(tmp_path / "whole" / "checkpoint").prediction == "next"
 
@@ -118,9 +133,20 @@ def test_recipes_are_checked():
     for name in ("tiny_ar", "tiny_blocks"):
         assert recipes_of(name)[0].name == name
     first, second = recipes_of("tiny_ar,tiny_blocks", ["out=/x", "tiny_blocks.max_minutes=3", "init=/y"])
-    assert (first.init, second.init, second.out, second.max_minutes) == ("/y", "/x/tiny_ar/checkpoint", "/x/tiny_blocks", 3.0)
-    for values in ({"max_steps": 1, "speed": 2}, {"max_steps": "many"}, {}, {"max_steps": 1, "ema": 1.0},
-                   {"max_steps": 1, "phases": [{"until": 0.5, "blocks": {4: 1.0}}]}, {"max_steps": 1, "weighting": "none"}):
+    assert (first.init, second.init, second.out, second.max_minutes) == (
+        "/y",
+        "/x/tiny_ar/checkpoint",
+        "/x/tiny_blocks",
+        3.0,
+    )
+    for values in (
+        {"max_steps": 1, "speed": 2},
+        {"max_steps": "many"},
+        {},
+        {"max_steps": 1, "ema": 1.0},
+        {"max_steps": 1, "phases": [{"until": 0.5, "blocks": {4: 1.0}}]},
+        {"max_steps": 1, "weighting": "none"},
+    ):
         with pytest.raises(ConfigError):
             make_recipe(values)
     with pytest.raises(ConfigError):

@@ -10,7 +10,8 @@ from wamdiff2_core.model.images import ImageFormat
 
 
 def jitter(images: Tensor, strength: float, generator: torch.Generator | None = None, shift_px: int = 2) -> Tensor:
-    """(M, H, W, 3) uint8 -> (M, 3, H, W) float in 0..1, with random brightness, contrast, colour, noise, blur and a small shift.
+    """(M, H, W, 3) uint8 -> (M, 3, H, W) float in 0..1, with random brightness, contrast, colour, noise, blur and a
+    small shift.
 
     strength 0 leaves the pictures as they are. One draw per picture; the shift is too small to move a box noticeably.
     """
@@ -49,10 +50,14 @@ def _shift(pixels: Tensor, most: int, generator: torch.Generator | None) -> Tens
 
 
 def to_patches(pixels: Tensor, form: ImageFormat) -> Tensor:
-    """(M, 3, H, W) in 0..1 -> (M, patches, 3 * T * P * P) normalised, in Qwen's order (as model/images.py does from uint8)."""
+    """(M, 3, H, W) in 0..1 -> (M, patches, 3 * T * P * P) normalised, in Qwen's order (as model/images.py does
+    from uint8).
+    """
     count, _, height, width = pixels.shape
     p, m, t = form.patch_size, form.merge_size, form.temporal_patch_size
-    planes = [(pixels[:, c] - form.mean[c]) / form.std[c] for c in range(3)]  # numbers, not tensors: no copy from the host
+    planes = [
+        (pixels[:, c] - form.mean[c]) / form.std[c] for c in range(3)
+    ]  # numbers, not tensors: no copy from the host
     x = torch.stack(planes, 1).view(count, 3, height // form.unit, m, p, width // form.unit, m, p)
     x = x.permute(0, 2, 5, 3, 6, 1, 4, 7).unsqueeze(6)
     return x.expand(-1, -1, -1, -1, -1, -1, t, -1, -1).reshape(count, (height // p) * (width // p), 3 * t * p * p)

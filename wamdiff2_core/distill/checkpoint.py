@@ -14,8 +14,15 @@ from torch import nn
 
 SHARD_BYTES = 15 * 10**6
 SIDE_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-    "chat_template.jinja", "preprocessor_config.json", "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "preprocessor_config.json",
+    "generation_config.json",
 )
 
 
@@ -33,13 +40,18 @@ def shards(tensors: dict[str, torch.Tensor], limit_bytes: int) -> list[dict[str,
     return parts
 
 
-def save_weights(model: nn.Module, folder: Path, state: dict[str, torch.Tensor] | None = None,
-                 dtype: torch.dtype = torch.bfloat16, limit_bytes: int = SHARD_BYTES) -> None:
+def save_weights(
+    model: nn.Module,
+    folder: Path,
+    state: dict[str, torch.Tensor] | None = None,
+    dtype: torch.dtype = torch.bfloat16,
+    limit_bytes: int = SHARD_BYTES,
+) -> None:
     """Write config.json and the weights into `folder` (which exists). `state` replaces the model's own values by name.
 
     A tied output matrix is left out, as Hugging Face folders do.
     """
-    tensors = {**{k: v for k, v in model.state_dict().items()}, **(state or {})}
+    tensors = {**model.state_dict(), **(state or {})}
     if model.config.tie_word_embeddings:
         tensors.pop("lm_head.weight", None)
     tensors = {name: t.detach().to("cpu", dtype).contiguous() for name, t in tensors.items()}
@@ -51,8 +63,10 @@ def save_weights(model: nn.Module, folder: Path, state: dict[str, torch.Tensor] 
         save_file(part, folder / name, metadata={"format": "pt"})
         (folder / name).chmod(0o644)  # safetensors makes files that only their owner may read
     if len(parts) > 1:
-        index = {"metadata": {"total_size": sum(t.numel() * t.element_size() for t in tensors.values())},
-                 "weight_map": {key: name for name, part in zip(names, parts, strict=True) for key in part}}
+        index = {
+            "metadata": {"total_size": sum(t.numel() * t.element_size() for t in tensors.values())},
+            "weight_map": {key: name for name, part in zip(names, parts, strict=True) for key in part},
+        }
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
     config = model.config.to_dict()
     config["architectures"] = ["Qwen3VLForConditionalGeneration"]

@@ -24,11 +24,13 @@ class Corruption:
     t: Tensor
 
 
-def block_noise(length: Tensor, block: Tensor, positions: int, t_min: float = T_MIN,
-                generator: torch.Generator | None = None) -> Tensor:
+def block_noise(
+    length: Tensor, block: Tensor, positions: int, t_min: float = T_MIN, generator: torch.Generator | None = None
+) -> Tensor:
     """Noise level t (R, C): one draw per block, stratified over the row's blocks, permuted, and only then clamped.
 
-    With n blocks, block k gets U(rank_k / n, (rank_k + 1) / n) for a random permutation of ranks: every row sees low and
+    With n blocks, block k gets U(rank_k / n, (rank_k + 1) / n) for a random permutation of ranks: every row sees low
+    and
     high noise. Clamping afterwards keeps 1 / t at most 1 / t_min whatever the stratum.
     """
     if not 0.0 < t_min < 1.0:
@@ -49,8 +51,16 @@ def block_index(block: Tensor, positions: int) -> Tensor:
     return torch.arange(positions, device=block.device)[None] // block[:, None]
 
 
-def corrupt(answer: Tensor, length: Tensor, given: Tensor, block: Tensor, mask_token_id: int, *, t_min: float = T_MIN,
-            generator: torch.Generator | None = None) -> Corruption:
+def corrupt(
+    answer: Tensor,
+    length: Tensor,
+    given: Tensor,
+    block: Tensor,
+    mask_token_id: int,
+    *,
+    t_min: float = T_MIN,
+    generator: torch.Generator | None = None,
+) -> Corruption:
     """Mask each free live position with probability t of its block, at least one per block that has a free position.
 
     answer, given: (R, C); length, block: (R,). Given (scaffold) and dead positions are never masked.
@@ -79,8 +89,9 @@ def first_choice(free: Tensor, masked: Tensor, block: Tensor, generator: torch.G
     return free & (score == best.gather(1, index)) & (hit.gather(1, index) == 0)
 
 
-def complement(answer: Tensor, corruption: Corruption, length: Tensor, given: Tensor, mask_token_id: int,
-               t_min: float = T_MIN) -> Corruption:
+def complement(
+    answer: Tensor, corruption: Corruption, length: Tensor, given: Tensor, mask_token_id: int, t_min: float = T_MIN
+) -> Corruption:
     """The other half: what was masked is shown and what was shown is masked, so a pair trains every free token once."""
     masked = maskable(length, given) & ~corruption.masked
     return Corruption(torch.where(masked, mask_token_id, answer), masked, (1.0 - corruption.t).clamp(t_min, 1.0))

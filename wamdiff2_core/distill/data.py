@@ -1,4 +1,6 @@
-"""Training data on the accelerator: a ring of decoded frames, fed from shards in the background while training goes on."""
+"""Training data on the accelerator: a ring of decoded frames, fed from shards in the background while training
+goes on.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Batch:
 
 
 class Ring:
-    """Room for `capacity` frames on one device; the oldest are overwritten. Drawing a batch never waits for the host."""
+    """Room for `capacity` frames on one device; the oldest are overwritten. Drawing a batch never waits for the
+    host.
+    """
 
     def __init__(self, spec: DataSpec, capacity: int, device: torch.device, seed: int = 0) -> None:
         self.spec, self.capacity, self.device = spec, capacity, device
@@ -45,13 +49,22 @@ class Ring:
         self.generator = torch.Generator(device=device)
         self.generator.manual_seed(seed)
         cameras = [spec.sizes.count(size) for size in spec.groups()]
-        self.images = [torch.empty(capacity, n, h, w, 3, dtype=torch.uint8, device=device)
-                       for (w, h), n in zip(spec.groups(), cameras, strict=True)]
+        self.images = [
+            torch.empty(capacity, n, h, w, 3, dtype=torch.uint8, device=device)
+            for (w, h), n in zip(spec.groups(), cameras, strict=True)
+        ]
         self.tables: dict[str, dict[str, Tensor]] = {}
         for task in TASKS:
             like = TaskArrays.empty(1, spec.prompts[task], spec.prompt_room[task], spec.answer_room[task])
-            self.tables[task] = {name: torch.zeros(capacity, *getattr(like, name).shape[1:], device=device,
-                                                   dtype=torch.from_numpy(getattr(like, name)).dtype) for name in _ROW_FIELDS}
+            self.tables[task] = {
+                name: torch.zeros(
+                    capacity,
+                    *getattr(like, name).shape[1:],
+                    device=device,
+                    dtype=torch.from_numpy(getattr(like, name)).dtype,
+                )
+                for name in _ROW_FIELDS
+            }
 
     def write(self, frames: Frames) -> None:
         """Copy frames in behind the newest one; ordered with the batches drawn, since both use the current stream."""
@@ -82,7 +95,9 @@ class Ring:
     def batch(self, frames: Tensor, row: int = 0) -> Batch:
         """These frames as they are, with row number `row` of each task (for evaluation)."""
         pick = torch.full_like(frames, row)
-        return Batch(self.patches(frames, 0.0), {task: self._rows(n, task, frames, pick) for n, task in enumerate(TASKS)})
+        return Batch(
+            self.patches(frames, 0.0), {task: self._rows(n, task, frames, pick) for n, task in enumerate(TASKS)}
+        )
 
     def patches(self, chosen: Tensor, strength: float) -> list[tuple[Tensor, int, int]]:
         """Augmented patches of the chosen frames, camera after camera in each size group."""
@@ -103,21 +118,27 @@ class Ring:
         pick = pick.clamp(max=table["prompt"].shape[1] - 1)
         part = {name: table[name][chosen, pick] for name in _ROW_FIELDS if name != "rows"}
         return Rows(
-            prompt=part["prompt"].long(), prompt_length=torch.where(there, part["prompt_length"].long(), 0),
-            prompt_positions=part["positions"].long().permute(1, 0, 2), answer=part["answer"].long(),
-            answer_length=torch.where(there, part["answer_length"].long(), 0), given=part["given"],
+            prompt=part["prompt"].long(),
+            prompt_length=torch.where(there, part["prompt_length"].long(), 0),
+            prompt_positions=part["positions"].long().permute(1, 0, 2),
+            answer=part["answer"].long(),
+            answer_length=torch.where(there, part["answer_length"].long(), 0),
+            given=part["given"],
             frame=torch.arange(chosen.shape[0], device=self.device),
             task=torch.full_like(chosen, number),
         )
 
 
 class Feeder:
-    """Finds shards, decodes them in worker processes and hands them over in order; with `follow` it keeps looking for new ones.
+    """Finds shards, decodes them in worker processes and hands them over in order; with `follow` it keeps looking
+    for new ones.
 
     holdout: shards whose number is a multiple of it are left for evaluation (0: none).
     """
 
-    def __init__(self, folders: list[Path], spec: DataSpec, *, workers: int = 2, follow: bool = False, holdout: int = 0) -> None:
+    def __init__(
+        self, folders: list[Path], spec: DataSpec, *, workers: int = 2, follow: bool = False, holdout: int = 0
+    ) -> None:
         self.folders, self.spec, self.workers, self.follow, self.holdout = folders, spec, workers, follow, holdout
         self._ready: Queue[Frames] = Queue(maxsize=8)
         self._stop = threading.Event()
@@ -153,7 +174,9 @@ class Feeder:
         try:
             if self.workers:
                 context = multiprocessing.get_context("spawn")
-                with ProcessPoolExecutor(self.workers, mp_context=context, initializer=_start_worker, initargs=(self.spec,)) as pool:
+                with ProcessPoolExecutor(
+                    self.workers, mp_context=context, initializer=_start_worker, initargs=(self.spec,)
+                ) as pool:
                     self._feed(pool)
             else:
                 self._feed(None)

@@ -1,6 +1,7 @@
 """Step 3: one differentiable pass of transformers' Qwen3-VL over packed rows, without a host synchronisation.
 
-The weights and layers are transformers'; the loop over them is ours because a training step needs images encoded once per
+The weights and layers are transformers'; the loop over them is ours because a training step needs images encoded
+once per
 frame (and shared by the frame's rows), our own attention mask, and scatter by index instead of by boolean mask.
 """
 
@@ -24,8 +25,11 @@ class Visual:
     deepstack: tuple[Tensor, ...]
 
 
-def encode_frames(visual: nn.Module, groups: list[tuple[Tensor, int, int]], order: tuple[tuple[int, int], ...]) -> Visual:
-    """Encode F frames of several cameras. groups: (patches (K * F, n, values), grid height, grid width), K cameras of one
+def encode_frames(
+    visual: nn.Module, groups: list[tuple[Tensor, int, int]], order: tuple[tuple[int, int], ...]
+) -> Visual:
+    """Encode F frames of several cameras. groups: (patches (K * F, n, values), grid height, grid width), K cameras
+    of one
     size stacked camera after camera; order: (group, camera in group) of each camera in prompt order."""
     views = []
     for number, (patches, height, width) in enumerate(groups):
@@ -43,7 +47,8 @@ def image_slots(ids: Tensor, image_token_id: int) -> tuple[Tensor, Tensor]:
 
 
 def text_layer(layer: nn.Module, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
-    """One text layer with few passes over memory. hidden (R, L, H) stays fp32, the products run in the dtype of the mask.
+    """One text layer with few passes over memory. hidden (R, L, H) stays fp32, the products run in the dtype of the
+    mask.
 
     cos, sin (R, L, 1, D) fp32; mask (R, 1, L, L) is added to the attention scores.
     """
@@ -103,7 +108,8 @@ def answer_logits(model: nn.Module, packed: Packed, hidden: Tensor, prediction: 
     """Logits (R, C, V) for each answer position: from the clean stream, and from the noisy one if there is one.
 
     Clean: position i - 1 predicts i (the last prompt token predicts the first). Noisy "next": likewise inside the noisy
-    copy, so index 0 has nothing before it and repeats the copy's first position (never used in a loss); "same": position i.
+    copy, so index 0 has nothing before it and repeats the copy's first position (never used in a loss); "same":
+    position i.
     """
     start, count = packed.prompt, packed.answer
     clean = model.lm_head(hidden[:, start - 1 : start + count - 1])

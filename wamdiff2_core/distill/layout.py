@@ -35,8 +35,10 @@ class Rows:
 
     def select(self, index: Tensor | slice) -> Rows:
         """These rows only."""
-        parts = {name: getattr(self, name)[index] for name in
-                 ("prompt", "prompt_length", "answer", "answer_length", "given", "frame", "task")}
+        parts = {
+            name: getattr(self, name)[index]
+            for name in ("prompt", "prompt_length", "answer", "answer_length", "given", "frame", "task")
+        }
         return replace(self, prompt_positions=self.prompt_positions[:, index], **parts)
 
     def live_length(self, block: Tensor) -> Tensor:
@@ -57,8 +59,12 @@ class Packed:
 
 
 def stream_labels(rows: Rows, live: Tensor, block: Tensor) -> Labels:
-    """Labels (R, P + C) of prompt and clean answer; `block` (R,) cuts the answer, and the prompt for "block_causal" models."""
-    prompt_at = torch.arange(rows.prompt.shape[1], device=live.device) - (rows.prompt.shape[1] - rows.prompt_length[:, None])
+    """Labels (R, P + C) of prompt and clean answer; `block` (R,) cuts the answer, and the prompt for
+    "block_causal" models.
+    """
+    prompt_at = torch.arange(rows.prompt.shape[1], device=live.device) - (
+        rows.prompt.shape[1] - rows.prompt_length[:, None]
+    )
     answer_at = torch.arange(rows.answer.shape[1], device=live.device).expand(live.shape[0], -1)
     prompt = _labels(Part.PROMPT, prompt_at, prompt_at >= 0, block)
     return concat([prompt, _labels(Part.CLEAN, answer_at, answer_at < live[:, None], block)])

@@ -1,4 +1,6 @@
-"""What a run says about itself: log.csv, a progress bar where there is a terminal, one line a time where there is none."""
+"""What a run says about itself: log.csv, a progress bar where there is a terminal, one line a time where there is
+none.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,20 @@ if TYPE_CHECKING:
     from wamdiff2_core.distill.trainer import Clock
 
 KINDS = ("ar", "diffusion")
-COLUMNS = ("step", "seconds", "progress", "lr", "loss", *(f"{task}_{kind}" for task in TASKS for kind in KINDS),
-           "tokens_per_s", "rows_per_s", "frames", "frames_seen", "bad", "memory_gb")
+COLUMNS = (
+    "step",
+    "seconds",
+    "progress",
+    "lr",
+    "loss",
+    *(f"{task}_{kind}" for task in TASKS for kind in KINDS),
+    "tokens_per_s",
+    "rows_per_s",
+    "frames",
+    "frames_seen",
+    "bad",
+    "memory_gb",
+)
 
 
 class TrainLog:
@@ -37,15 +51,24 @@ class TrainLog:
         self._rows = self._steps = 0
         self._since = time.monotonic()
         self._terminal = sys.stdout.isatty()
-        self._bar = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>5.1f}%"),
-                             TimeElapsedColumn(), TextColumn("{task.fields[said]}"), console=Console(), disable=not self._terminal)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>5.1f}%"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[said]}"),
+            console=Console(),
+            disable=not self._terminal,
+        )
 
     def __enter__(self) -> TrainLog:
         self._bar.start()
         self._job = self._bar.add_task(self.recipe.name, total=1.0, said="")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._bar.stop()
 
     def begin(self, step: int, ring: Ring) -> None:
@@ -58,8 +81,10 @@ class TrainLog:
             writer = csv.DictWriter(file, COLUMNS)
             writer.writeheader()
             writer.writerows(kept)
-        self._say(f"{self.recipe.name}: step {step}, {ring.filled} frames, {sum(ring.bad.values())} bad"
-                  + (f" ({'; '.join(ring.bad_names[:5])})" if ring.bad_names else ""))
+        self._say(
+            f"{self.recipe.name}: step {step}, {ring.filled} frames, {sum(ring.bad.values())} bad"
+            + (f" ({'; '.join(ring.bad_names[:5])})" if ring.bad_names else "")
+        )
         self._since = time.monotonic()
 
     def add(self, losses: Losses) -> None:
@@ -73,16 +98,29 @@ class TrainLog:
         self._steps += 1
 
     def write(self, clock: Clock, lr: float, ring: Ring) -> float:
-        """One line for the interval since the last; returns its mean loss (the last known is 0 for an empty interval)."""
+        """One line for the interval since the last; returns its mean loss (the last known is 0 for an empty
+        interval).
+        """
         if not self._steps:
             return 0.0
         names = list(self._sums)
         values = dict(zip(names, torch.stack([self._sums[name].float() for name in names]).tolist(), strict=True))
         took = max(1e-9, time.monotonic() - self._since)
-        row: dict[str, float | int] = {name: round(value / self._steps, 5) for name, value in values.items() if name in COLUMNS}
-        row |= {"step": clock.step, "seconds": round(clock.seconds, 1), "progress": round(clock.progress, 4), "lr": round(lr, 8),
-                "tokens_per_s": round(values["tokens"] / took), "rows_per_s": round(self._rows / took, 1), "frames": ring.filled,
-                "frames_seen": ring.seen, "bad": sum(ring.bad.values()), "memory_gb": _memory_gb(ring.device)}
+        row: dict[str, float | int] = {
+            name: round(value / self._steps, 5) for name, value in values.items() if name in COLUMNS
+        }
+        row |= {
+            "step": clock.step,
+            "seconds": round(clock.seconds, 1),
+            "progress": round(clock.progress, 4),
+            "lr": round(lr, 8),
+            "tokens_per_s": round(values["tokens"] / took),
+            "rows_per_s": round(self._rows / took, 1),
+            "frames": ring.filled,
+            "frames_seen": ring.seen,
+            "bad": sum(ring.bad.values()),
+            "memory_gb": _memory_gb(ring.device),
+        }
         with self.path.open("a", newline="") as file:
             csv.DictWriter(file, COLUMNS).writerow(row)
         self._progress(clock, row)
@@ -93,8 +131,11 @@ class TrainLog:
     def _progress(self, clock: Clock, row: dict[str, float | int]) -> None:
         left = clock.seconds * (1.0 - clock.progress) / max(clock.progress, 1e-6)
         parts = " ".join(f"{name}={row[name]:.3f}" for name in COLUMNS[5:11] if name in row)
-        said = (f"step {row['step']} loss={row['loss']:.4f} {parts} {row['rows_per_s']:.0f} rows/s {row['tokens_per_s']} tok/s "
-                f"frames {row['frames']} ETA {left / 60:.1f} min")
+        said = (
+            f"step {row['step']} loss={row['loss']:.4f} {parts} "
+            f"{row['rows_per_s']:.0f} rows/s {row['tokens_per_s']} tok/s "
+            f"frames {row['frames']} ETA {left / 60:.1f} min"
+        )
         self._bar.update(self._job, completed=clock.progress, said=said)
         self._say(f"[{clock.seconds:7.1f} s {100 * clock.progress:5.1f}%] {said}")
 

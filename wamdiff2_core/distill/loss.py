@@ -37,7 +37,8 @@ def token_loss(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
 
 
 def answer_weights(rows: Rows, live: Tensor, fill_weight: float) -> Tensor:
-    """(R, C): 1 for answer tokens up to the first end token, `fill_weight` for the end tokens that fill the last block, 0 for
+    """(R, C): 1 for answer tokens up to the first end token, `fill_weight` for the end tokens that fill the last
+    block, 0 for
     scaffold-given and dead positions."""
     at = torch.arange(rows.answer.shape[1], device=live.device)
     own = (at < rows.answer_length[:, None]).float()
@@ -50,9 +51,19 @@ def autoregressive(logits: Tensor, rows: Rows) -> Share:
     return Share(token_loss(logits, rows.answer, weight).sum(1), weight.sum(1))
 
 
-def diffusion(logits: Tensor, rows: Rows, live: Tensor, block: Tensor, corruption: Corruption, *, prediction: str = "next",
-              weighting: str = "flat", fill_weight: float = 0.1) -> Share:
-    """Cross-entropy of masked tokens. With "next" the first token of a block is the clean stream's affair, so it is left out.
+def diffusion(
+    logits: Tensor,
+    rows: Rows,
+    live: Tensor,
+    block: Tensor,
+    corruption: Corruption,
+    *,
+    prediction: str = "next",
+    weighting: str = "flat",
+    fill_weight: float = 0.1,
+) -> Share:
+    """Cross-entropy of masked tokens. With "next" the first token of a block is the clean stream's affair, so it is
+    left out.
 
     weighting "inverse_t": each masked token x 1 / t, divided by the number of trainable tokens (the bound of masked
     diffusion); "flat": plain mean over masked tokens, which weighs the first, hardest denoising steps more.

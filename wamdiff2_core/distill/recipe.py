@@ -16,7 +16,9 @@ from wamdiff2_core.tasks import TASKS
 
 @dataclass(frozen=True)
 class Phase:
-    """From the start of training (or the last phase) until the fraction `until`: block sizes with their shares of rows."""
+    """From the start of training (or the last phase) until the fraction `until`: block sizes with their shares of
+    rows.
+    """
 
     until: float
     blocks: dict[int, float]
@@ -74,16 +76,33 @@ class Recipe:
     def __post_init__(self) -> None:
         problems = [
             (not self.max_steps and not self.max_minutes, "max_steps or max_minutes must be set"),
-            (self.weighting not in WEIGHTINGS, f"weighting: expected one of {', '.join(WEIGHTINGS)}; got {self.weighting!r}"),
-            (set(self.task_weights) != set(TASKS), f"task_weights: expected {', '.join(TASKS)}; got {list(self.task_weights)}"),
+            (
+                self.weighting not in WEIGHTINGS,
+                f"weighting: expected one of {', '.join(WEIGHTINGS)}; got {self.weighting!r}",
+            ),
+            (
+                set(self.task_weights) != set(TASKS),
+                f"task_weights: expected {', '.join(TASKS)}; got {list(self.task_weights)}",
+            ),
             (not 0.0 <= self.ema < 1.0, f"ema: expected 0 <= ema < 1, got {self.ema}"),
             (not 0.0 < self.t_min < 1.0, f"t_min: expected a value within (0, 1), got {self.t_min}"),
             (min(self.lr, self.vision_lr, self.clip) <= 0, "lr, vision_lr and clip must be positive"),
-            (min(self.frames_per_step, self.ring_frames, self.log_every) < 1, "frames_per_step, ring_frames, log_every: at least 1"),
-            (any(not phase.blocks or min(phase.blocks) < 1 or min(phase.blocks.values()) <= 0 for phase in self.phases),
-             "phases: each needs blocks {size: share} with sizes of at least 1 and positive shares"),
-            (bool(self.phases) and (self.phases[-1].until < 1.0 or list(self.phases) != sorted(self.phases, key=lambda p: p.until)),
-             "phases: `until` must grow and end at 1.0"),
+            (
+                min(self.frames_per_step, self.ring_frames, self.log_every) < 1,
+                "frames_per_step, ring_frames, log_every: at least 1",
+            ),
+            (
+                any(
+                    not phase.blocks or min(phase.blocks) < 1 or min(phase.blocks.values()) <= 0
+                    for phase in self.phases
+                ),
+                "phases: each needs blocks {size: share} with sizes of at least 1 and positive shares",
+            ),
+            (
+                bool(self.phases)
+                and (self.phases[-1].until < 1.0 or list(self.phases) != sorted(self.phases, key=lambda p: p.until)),
+                "phases: `until` must grow and end at 1.0",
+            ),
         ]
         for wrong, message in problems:
             if wrong:
@@ -91,11 +110,15 @@ class Recipe:
 
     def phase(self, progress: float) -> Phase | None:
         """The phase at this fraction of the training; None in the autoregressive stage."""
-        return next((phase for phase in self.phases if progress < phase.until), self.phases[-1] if self.phases else None)
+        return next(
+            (phase for phase in self.phases if progress < phase.until), self.phases[-1] if self.phases else None
+        )
 
 
 def load_recipe(path: Path | str, overrides: typing.Sequence[str] = ()) -> Recipe:
-    """Read a YAML recipe and apply `key=value` overrides (values in YAML notation). Unknown keys and wrong types are errors."""
+    """Read a YAML recipe and apply `key=value` overrides (values in YAML notation). Unknown keys and wrong types
+    are errors.
+    """
     try:
         values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:

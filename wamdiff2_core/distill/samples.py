@@ -1,6 +1,7 @@
 """Shards on disk (upstream's conversation format) to arrays ready for the accelerator. Runs in worker processes.
 
-A frame is one set of images with the conversations about it. Whatever cannot be used is counted under a reason and named.
+A frame is one set of images with the conversations about it. Whatever cannot be used is counted under a reason and
+named.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ NAMES_KEPT = 5
 class DataSpec:
     """What a training run reads: image sizes (width, height) in prompt order, and the room for each task.
 
-    prompts: rows kept of a frame for a task; of a plan they differ by noise on the ego state (the first is exact), so that
+    prompts: rows kept of a frame for a task; of a plan they differ by noise on the ego state (the first is exact),
+    so that
     the model does not lean on its own last motion. prompt_room, answer_room: tokens, multiples of 16.
     """
 
@@ -60,7 +62,9 @@ class DataSpec:
 
 @dataclass
 class TaskArrays:
-    """n frames, K rows each: prompt (n, K, P) left-padded, positions (n, K, 3, P), answer (n, K, C), lengths (n, K), rows (n,)."""
+    """n frames, K rows each: prompt (n, K, P) left-padded, positions (n, K, 3, P), answer (n, K, C), lengths (n,
+    K), rows (n,).
+    """
 
     prompt: np.ndarray
     positions: np.ndarray
@@ -75,8 +79,15 @@ class TaskArrays:
         def zeros(*shape: int, dtype: type = np.int16) -> np.ndarray:
             return np.zeros((frames, *shape), dtype)
 
-        return cls(zeros(count, prompt), zeros(count, 3, prompt), zeros(count), zeros(count, answer), zeros(count),
-                   zeros(count, answer, dtype=np.bool_), zeros())
+        return cls(
+            zeros(count, prompt),
+            zeros(count, 3, prompt),
+            zeros(count),
+            zeros(count, answer),
+            zeros(count),
+            zeros(count, answer, dtype=np.bool_),
+            zeros(),
+        )
 
 
 @dataclass
@@ -193,8 +204,10 @@ def read_shard(folder: Path, encoder: Encoder) -> Frames:
     cameras = [spec.sizes.count(size) for size in groups]
     total = len(by_images)
     frames.images = [np.zeros((total, n, h, w, 3), np.uint8) for (w, h), n in zip(groups, cameras, strict=True)]
-    frames.tasks = {task: TaskArrays.empty(total, spec.prompts[task], spec.prompt_room[task], spec.answer_room[task])
-                    for task in TASKS}
+    frames.tasks = {
+        task: TaskArrays.empty(total, spec.prompts[task], spec.prompt_room[task], spec.answer_room[task])
+        for task in TASKS
+    }
     rng = np.random.default_rng([spec.seed, *folder.name.encode()])
     used = 0
     for paths, conversations in by_images.items():
@@ -202,8 +215,15 @@ def read_shard(folder: Path, encoder: Encoder) -> Frames:
     return _cut(frames, used)
 
 
-def _read_frame(frames: Frames, at: int, folder: Path, paths: tuple[str, ...], conversations: list[dict], encoder: Encoder,
-                rng: np.random.Generator) -> bool:
+def _read_frame(
+    frames: Frames,
+    at: int,
+    folder: Path,
+    paths: tuple[str, ...],
+    conversations: list[dict],
+    encoder: Encoder,
+    rng: np.random.Generator,
+) -> bool:
     """Write one frame at index `at`; False (and a note) when its images or all of its conversations are unusable."""
     try:
         images = [_image(folder / path, size) for path, size in zip(paths, encoder.spec.sizes, strict=True)]
@@ -234,7 +254,9 @@ def _add(frames: Frames, at: int, sample: dict, encoder: Encoder, rng: np.random
     if task == "plan":
         text = human.replace(IMAGE, "").strip()
         while arrays.rows[at] < arrays.prompt.shape[1]:
-            encoder.row(arrays, at, task, human_text(noisy_ego(text, encoder.spec, rng), len(encoder.image_tokens)), answer)
+            encoder.row(
+                arrays, at, task, human_text(noisy_ego(text, encoder.spec, rng), len(encoder.image_tokens)), answer
+            )
 
 
 def _image(path: Path, size: tuple[int, int]) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""One training step as a function: batch in, losses out. Corrupt -> pack -> forward -> losses, for every task in turn."""
+"""One training step as a function: batch in, losses out. Corrupt -> pack -> forward -> losses, for every task in
+turn.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Losses:
     tokens: Tensor
 
 
-def draw_blocks(rows: int, blocks: dict[int, float], device: torch.device, generator: torch.Generator | None = None) -> Tensor:
+def draw_blocks(
+    rows: int, blocks: dict[int, float], device: torch.device, generator: torch.Generator | None = None
+) -> Tensor:
     """(R,) block size of each row, drawn by share; made without copying anything from the host."""
     total = sum(blocks.values())
     point = torch.rand(rows, device=device, generator=generator) * total
@@ -49,39 +53,72 @@ def draw_blocks(rows: int, blocks: dict[int, float], device: torch.device, gener
     return chosen
 
 
-def task_losses(model: nn.Module, rows: Rows, visual: Visual | None, method: Method, blocks: dict[int, float] | None,
-                generator: torch.Generator | None = None) -> dict[str, Share]:
+def task_losses(
+    model: nn.Module,
+    rows: Rows,
+    visual: Visual | None,
+    method: Method,
+    blocks: dict[int, float] | None,
+    generator: torch.Generator | None = None,
+) -> dict[str, Share]:
     """Losses of one task's rows. blocks: shares of block sizes; None: autoregressive only."""
     if blocks is None:
         block = torch.ones_like(rows.answer_length)
         packed = pack(rows, rows.answer_length, block, context=method.context)
-        logits, _ = answer_logits(model, packed, hidden_states(model, packed, rows, visual, method.cast), method.prediction)
+        logits, _ = answer_logits(
+            model, packed, hidden_states(model, packed, rows, visual, method.cast), method.prediction
+        )
         return {"ar": autoregressive(logits, rows)}
     block = draw_blocks(rows.answer.shape[0], blocks, rows.answer.device, generator)
     live = rows.live_length(block)
-    first = corrupt(rows.answer, live, rows.given, block, method.mask_token_id, t_min=method.recipe.t_min, generator=generator)
+    first = corrupt(
+        rows.answer, live, rows.given, block, method.mask_token_id, t_min=method.recipe.t_min, generator=generator
+    )
     found = _both_losses(model, rows, visual, method, live, block, first)
     if method.recipe.complementary:
         other = complement(rows.answer, first, live, rows.given, method.mask_token_id, method.recipe.t_min)
         second = _both_losses(model, rows, visual, method, live, block, other)
-        found = {kind: Share(share.total + second[kind].total, share.count + second[kind].count) for kind, share in found.items()}
+        found = {
+            kind: Share(share.total + second[kind].total, share.count + second[kind].count)
+            for kind, share in found.items()
+        }
     return found
 
 
-def _both_losses(model: nn.Module, rows: Rows, visual: Visual | None, method: Method, live: Tensor, block: Tensor,
-                 corruption: Corruption) -> dict[str, Share]:
+def _both_losses(
+    model: nn.Module,
+    rows: Rows,
+    visual: Visual | None,
+    method: Method,
+    live: Tensor,
+    block: Tensor,
+    corruption: Corruption,
+) -> dict[str, Share]:
     packed = pack(rows, live, block, corruption.noisy, method.context)
     hidden = hidden_states(model, packed, rows, visual, method.cast)
     clean, noisy = answer_logits(model, packed, hidden, method.prediction)
     assert noisy is not None  # the packed row has a noisy stream
     recipe = method.recipe
-    share = diffusion(noisy, rows, live, block, corruption, prediction=method.prediction, weighting=recipe.weighting,
-                      fill_weight=recipe.fill_weight)
+    share = diffusion(
+        noisy,
+        rows,
+        live,
+        block,
+        corruption,
+        prediction=method.prediction,
+        weighting=recipe.weighting,
+        fill_weight=recipe.fill_weight,
+    )
     return {"ar": autoregressive(clean, rows), "diffusion": share}
 
 
-def batch_losses(model: nn.Module, batch: Batch, method: Method, blocks: dict[int, float] | None,
-                 generator: torch.Generator | None = None) -> Losses:
+def batch_losses(
+    model: nn.Module,
+    batch: Batch,
+    method: Method,
+    blocks: dict[int, float] | None,
+    generator: torch.Generator | None = None,
+) -> Losses:
     """Images are encoded once; the rows of all tasks share them."""
     visual = encode_frames(model.model.visual, batch.patches, method.order)
     shares: dict[str, dict[str, Share]] = {}

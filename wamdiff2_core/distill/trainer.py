@@ -86,8 +86,12 @@ def data_spec(recipe: Recipe, entry: dict) -> DataSpec:
     missing = [camera for camera in recipe.cameras if camera not in sizes]
     if missing:
         raise ConfigError(f"recipe {recipe.name}: the checkpoint names no image size for {', '.join(missing)}")
-    return DataSpec(recipe.init, tuple((sizes[c][0], sizes[c][1]) for c in recipe.cameras),
-                    prompt_room=dict(recipe.prompt_room), seed=recipe.seed)
+    return DataSpec(
+        recipe.init,
+        tuple((sizes[c][0], sizes[c][1]) for c in recipe.cameras),
+        prompt_room=dict(recipe.prompt_room),
+        seed=recipe.seed,
+    )
 
 
 def optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
@@ -95,8 +99,14 @@ def optimiser(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, weight in model.named_parameters():
         groups.setdefault((".visual." in name, weight.ndim >= 2 and "embed" not in name), []).append(weight)
-    parts = [{"params": weights, "base": recipe.vision_lr if vision else recipe.lr,
-              "weight_decay": recipe.weight_decay if decays else 0.0} for (vision, decays), weights in groups.items()]
+    parts = [
+        {
+            "params": weights,
+            "base": recipe.vision_lr if vision else recipe.lr,
+            "weight_decay": recipe.weight_decay if decays else 0.0,
+        }
+        for (vision, decays), weights in groups.items()
+    ]
     return torch.optim.AdamW(parts, lr=recipe.lr, betas=recipe.betas, fused=recipe.device.startswith("cuda"))
 
 
@@ -153,14 +163,24 @@ class Trainer:
         torch.set_float32_matmul_precision("high")
         if recipe.threads:
             torch.set_num_threads(recipe.threads)
-        self.model = Qwen3VLForConditionalGeneration.from_pretrained(recipe.init, dtype=torch.float32, attn_implementation="sdpa")
+        self.model = Qwen3VLForConditionalGeneration.from_pretrained(
+            recipe.init, dtype=torch.float32, attn_implementation="sdpa"
+        )
         self.model.to(self.device).train()
         entry = self.model.config.block_diffusion
         self.spec = data_spec(recipe, entry)
-        self.method = Method(entry["mask_token_id"], entry["prediction"], entry["context"], self.spec.order(),
-                             torch.bfloat16 if recipe.bf16 else torch.float32, recipe)
+        self.method = Method(
+            entry["mask_token_id"],
+            entry["prediction"],
+            entry["context"],
+            self.spec.order(),
+            torch.bfloat16 if recipe.bf16 else torch.float32,
+            recipe,
+        )
         if self.device.type == "cuda":
-            torch.backends.cuda.enable_cudnn_sdp(False)  # masks of every shape; the memory-efficient kernel needs no plan per shape
+            torch.backends.cuda.enable_cudnn_sdp(
+                False
+            )  # masks of every shape; the memory-efficient kernel needs no plan per shape
         self.source = source or Source.start(recipe, self.spec)
         self.ring = self.source.ring
         self.optimiser = optimiser(self.model, recipe)
@@ -231,17 +251,29 @@ class Trainer:
 
     def _check(self, loss: float) -> None:
         if not math.isfinite(loss):
-            raise DivergedError(f"step {self.clock.step}: loss {loss}; start again from {self.out}/state.pt with a smaller lr")
+            raise DivergedError(
+                f"step {self.clock.step}: loss {loss}; start again from {self.out}/state.pt with a smaller lr"
+            )
 
     def save(self) -> None:
-        """The averaged weights as a checkpoint folder, and all that resuming needs; each appears whole or not at all."""
+        """The averaged weights as a checkpoint folder, and all that resuming needs; each appears whole or not at
+        all.
+        """
         weights = self.averages.named() if self.averages is not None else None
         save_folder(self.model, Path(self.recipe.init), self.checkpoint, weights)
-        save_state({
-            "model": self.model.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.clock.step,
-            "spent_s": self.clock.seconds, "averages": weights, "generator": self.generator.get_state(),
-            "ring_generator": self.ring.generator.get_state(), "torch": torch.get_rng_state(),
-        }, self.out / "state.pt")
+        save_state(
+            {
+                "model": self.model.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "step": self.clock.step,
+                "spent_s": self.clock.seconds,
+                "averages": weights,
+                "generator": self.generator.get_state(),
+                "ring_generator": self.ring.generator.get_state(),
+                "torch": torch.get_rng_state(),
+            },
+            self.out / "state.pt",
+        )
 
     def resume(self) -> bool:
         """Go on where `out`/state.pt stopped: weights, optimiser, averages, schedule and random numbers."""
