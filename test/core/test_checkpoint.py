@@ -143,6 +143,7 @@ def test_dtypes(folder, stored, wanted: str) -> None:
     assert {p.dtype for p in model.model.parameters()} == {getattr(torch, wanted)}
     out = BlockDecoder(model).generate([1, 2, 3], config=DecodingConfig(block_size=4, max_new_tokens=8))
     assert out.status in ("complete", "truncated", "empty")
+    assert next(load_model(folder, dtype="auto").model.parameters()).dtype in (torch.float32, torch.bfloat16)
     with pytest.raises(CheckpointError, match="int8"):
         load_model(folder, dtype="int8")
 

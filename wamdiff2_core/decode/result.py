@@ -18,6 +18,9 @@ class Status(str, Enum):
     EMPTY = "empty"
     INVALID = "invalid"
 
+    def __str__(self) -> str:
+        return self.value
+
 
 @dataclass(frozen=True)
 class DecodeResult:
