@@ -21,7 +21,7 @@ from wamdiff2_core.tasks.detect import MAX_BOXES
 from wamdiff2_ros.bag_messages import BOXES_UNKNOWN, STATUS_VALID, Bag, boxes_of, plan_points, stamp_ns
 from wamdiff2_ros.bag_pictures import snapshots
 from wamdiff2_ros.graph import share_folder
-from wamdiff2_sim.data.entries import MIN_SIDE_UNITS, MIN_VISIBLE
+from wamdiff2_sim.data.entries import MIN_HEIGHT_UNITS, MIN_VISIBLE, MIN_WIDTH_UNITS
 from wamdiff2_sim.question_kinds import kind_of
 from wamdiff2_sim.roads.roadmap import load_map
 
@@ -175,7 +175,8 @@ def true_boxes(message: Any) -> tuple[Box, ...]:
     area = {}
     for box in boxes_of(message):
         x1, y1, x2, y2 = (min(1000, max(0, value)) for value in box.xyxy)
-        if box.confidence >= MIN_VISIBLE and min(x2 - x1, y2 - y1) >= MIN_SIDE_UNITS:
+        large = x2 - x1 >= MIN_WIDTH_UNITS and y2 - y1 >= MIN_HEIGHT_UNITS
+        if large and box.confidence >= MIN_VISIBLE:
             area[Box(box.label, (x1, y1, x2, y2), 1.0, box.camera)] = (x2 - x1) * (y2 - y1)
     return tuple(sorted(area, key=lambda box: -area[box])[:MAX_BOXES])
 
