@@ -35,4 +35,5 @@ def create_context(device_index: int | None = None) -> moderngl.Context:
 
 def describe(context: moderngl.Context) -> str:
     """Driver and version, for logs: `llvmpipe (...), OpenGL 4.5`."""
-    return f"{context.info['GL_RENDERER']}, OpenGL {context.version_code / 100:.1f}"
+    with context:
+        return f"{context.info['GL_RENDERER']}, OpenGL {context.version_code / 100:.1f}"
