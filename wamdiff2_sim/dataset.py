@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -142,9 +143,11 @@ def _finished(job: Job) -> int:
     return sum(job.size(index) for index in range(job.shards) if shard_path(job.out, index).exists())
 
 
-def statistics(folder: Path) -> dict[str, object]:
+def statistics(folder: Path) -> dict[str, Any]:
     """Shares over all shards of a folder, weighted by frames; answers as counts."""
-    total, sums, answers = 0, {}, {}
+    total = 0
+    sums: dict[str, dict[str, float]] = {}
+    answers: dict[str, int] = {}
     for path in sorted(folder.glob(f"shard_*/{STATISTICS}")):
         one = json.loads(path.read_text(encoding="utf-8"))
         total += one["frames"]

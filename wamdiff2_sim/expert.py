@@ -70,7 +70,8 @@ class Expert:
         step = int(PLAN_STEP_S / DT_S)
         points = state.ego.to_local(table[step::step, :2])
         reason, actor_id = _reason(deciders, obstacles, profile, s, state.speed)
-        return ExpertPlan(*table.T, points=points, reason=reason, actor_id=actor_id, obstacles=tuple(obstacles))
+        x, y, yaw, speed, acceleration = table.T
+        return ExpertPlan(x, y, yaw, speed, acceleration, points, reason, actor_id, tuple(obstacles))
 
 
 def _rollout(state: WorldState, profile: RouteProfile, s: float, obstacles: list[Obstacle], nudges: list[Nudge]):
@@ -136,7 +137,9 @@ def _steer(profile: RouteProfile, x: float, y: float, yaw: float, s: float, spee
     return s, min(max(curvatures[k] + back, -limit), limit)
 
 
-def _reason(deciders, obstacles, profile: RouteProfile, s: float, speed: float) -> tuple[str, int]:
+def _reason(
+    deciders: list[int], obstacles: list[Obstacle], profile: RouteProfile, s: float, speed: float
+) -> tuple[str, int]:
     """What decides the first 1.5 s; `curve` when the road's shape holds the speed below the limit."""
     early = [index for index in deciders[:16] if index >= 0]
     if early:

@@ -65,7 +65,7 @@ def entries(frame: Frame, image_paths: Sequence[str]) -> list[dict[str, object]]
     out: list[dict[str, object]] = []
     for index, (task, human, answer) in enumerate(talks):
         said = [{"from": "human", "value": head + human}, {"from": "gpt", "value": answer}]
-        entry = {
+        entry: dict[str, object] = {
             "id": f"{frame.name}_{task}{index}",
             "datasource": DATASOURCE,
             "image": list(image_paths),

@@ -62,10 +62,10 @@ class FrameSource:
             road_map = load_map(name)
             if len(road_map.lanes) < FEWEST_LANES:
                 continue
-            self._load(road_map)
+            renderer = self._load(road_map)
             expert, made = Expert(road_map), 0
             for _ in range(4):  # a drive may end early
-                for frame in self._drive(road_map, name, expert):
+                for frame in self._drive(renderer, road_map, name, expert):
                     yield frame
                     made += 1
                 if made >= FRAMES_PER_MAP:
@@ -81,17 +81,18 @@ class FrameSource:
         name = self._maps[int(self._rng.integers(len(self._maps)))]
         return f"procedural:{int(self._rng.integers(1_000, 1_000_000_000))}" if name == "procedural" else name
 
-    def _load(self, road_map: RoadMap) -> None:
+    def _load(self, road_map: RoadMap) -> Renderer:
         if self._renderer is None:
             self._renderer = Renderer(road_map, self._rig, device_index=self._device)
         else:
             self._renderer.set_town(road_map)
+        return self._renderer
 
-    def _drive(self, road_map: RoadMap, name: str, expert: Expert) -> Iterator[Frame]:
+    def _drive(self, renderer: Renderer, road_map: RoadMap, name: str, expert: Expert) -> Iterator[Frame]:
         """One route through the town, with its own weather and traffic."""
         rng = self._rng
         weather = random_weather(rng)
-        self._renderer.set_weather(weather)
+        renderer.set_weather(weather)
         counts = int(rng.integers(8, 42)), int(rng.integers(8, 50))
         world = World(road_map, int(rng.integers(1 << 31)), None, weather, counts, ROUTE_M)
         world.reset(interesting_route(road_map, rng))
@@ -99,15 +100,15 @@ class FrameSource:
         made = 0
         while made < FRAMES_PER_DRIVE and drive.advance(float(rng.uniform(*drive.pause()))):
             for state, kind in drive.moments(self._perturb):
-                yield self._label(drive, state, kind, name)
+                yield self._label(renderer, drive, state, kind, name)
                 made += 1
 
-    def _label(self, drive: Drive, state: WorldState, kind: str, map_name: str) -> Frame:
+    def _label(self, renderer: Renderer, drive: Drive, state: WorldState, kind: str, map_name: str) -> Frame:
         """Pictures, boxes, plan and questions of a state."""
         world, rng = drive.world, self._rng
         views = [actor.view() for actor in state.actors]
-        images = self._renderer.render(views, state.ego, state.lights, state.time)
-        boxes = true_boxes(self._renderer, FRONT, views, state.ego)
+        images = renderer.render(views, state.ego, state.lights, state.time)
+        boxes = true_boxes(renderer, FRONT, views, state.ego)
         seen = visible_state(state, boxes, self._rig[0])
         plan = drive.expert.plan(seen, world.route, state.route_s)
         profile = drive.expert.profile(world.route)
