@@ -16,7 +16,7 @@ from wamdiff2_core.tasks import detect, plan
 from wamdiff2_sim.data import variants
 from wamdiff2_sim.data.autopilot import control_for
 from wamdiff2_sim.data.entries import Frame, detections, entries
-from wamdiff2_sim.data.perturb import LATERAL_MAX_M, YAW_MAX, perturbed, touches
+from wamdiff2_sim.data.perturb import FAR_FACTOR, LATERAL_MAX_M, YAW_MAX, perturbed, touches
 from wamdiff2_sim.data.shards import ShardWriter
 from wamdiff2_sim.dataset import Job, main, statistics
 from wamdiff2_sim.expert import Expert
@@ -73,8 +73,10 @@ def test_perturbed_states_stay_in_their_bounds_and_free_of_contact(drive):
     for _ in range(200):
         state = perturbed(world.state, now, profile, s, rng)
         place, offset = profile.project(state.ego.x, state.ego.y, s)
-        assert abs(place - s) < 1.0 and abs(offset) < LATERAL_MAX_M + 0.2
-        assert abs(math.remainder(state.ego.yaw - profile.at(profile.heading, s), math.tau)) < YAW_MAX + 0.05
+        assert abs(place - s) < 1.0 and abs(offset) < FAR_FACTOR * LATERAL_MAX_M + 0.2
+        assert (
+            abs(math.remainder(state.ego.yaw - profile.at(profile.heading, s), math.tau)) < FAR_FACTOR * YAW_MAX + 0.05
+        )
         assert not touches(state) and state.speed >= 0.0
         assert expert.plan(state, world.route, state.route_s).acceleration.min() >= -6.001
         speeds.append(state.speed)

@@ -35,7 +35,8 @@ EARLY_M = 220.0  # a drive sees about so much of its route
 MODEL_SIZES = {"cam_front": (320, 192)}  # (width, height); other cameras:
 SIDE_SIZE = (160, 96)
 FRONT = "cam_front"
-ROUTE_M = (250.0, 700.0)
+ROUTE_M = (330.0, 700.0)
+END_M = 70.0  # of the route: a plan there would leave it
 FEWEST_LANES = 8  # a town of one road teaches little
 
 
@@ -142,7 +143,7 @@ class Drive:
             for step in range(PLAN_EVERY):
                 self.world.step(control_for(self.plan, self.world.state.speed, step), STEP_S)
             self.plan = self._plan()
-        return not self.world.done
+        return not self.world.done and self.world.state.route_s < self.world.route.length - END_M
 
     def moments(self, perturb: bool) -> Iterator[tuple[WorldState, str]]:
         """States worth a frame now: the natural one, and perturbed ones beside it."""

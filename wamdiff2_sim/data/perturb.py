@@ -15,6 +15,8 @@ from wamdiff2_sim.types import EGO_FRONT_M, EGO_LENGTH_M, EGO_WIDTH_M, Pose, Wor
 
 LATERAL_SIGMA_M, LATERAL_MAX_M = 0.7, 1.6
 YAW_SIGMA, YAW_MAX = 0.09, 0.22
+FAR_SHARE, FAR_FACTOR = 0.12, 2.0  # some states are far off the line, so that larger errors are recovered from, too
+FARTHEST_RIGHT_M = 2.4  # kerbs and poles begin there
 HARD_BRAKING = 4.5  # m/s^2, a drawn speed still allows to stop with this
 CLEARANCE_M = 0.35
 
@@ -40,8 +42,10 @@ def perturbed(
 def _pose(state: WorldState, profile: RouteProfile, s: float, rng: np.random.Generator) -> Pose:
     """Where the route is, moved sideways and turned; the place along the route is kept."""
     heading = profile.at(profile.heading, s)
-    offset = float(np.clip(rng.normal(0.0, LATERAL_SIGMA_M), -LATERAL_MAX_M, LATERAL_MAX_M))
-    turn = float(np.clip(rng.normal(0.0, YAW_SIGMA), -YAW_MAX, YAW_MAX))
+    factor = FAR_FACTOR if rng.random() < FAR_SHARE else 1.0
+    offset = factor * float(np.clip(rng.normal(0.0, LATERAL_SIGMA_M), -LATERAL_MAX_M, LATERAL_MAX_M))
+    offset = max(offset, -FARTHEST_RIGHT_M)
+    turn = factor * float(np.clip(rng.normal(0.0, YAW_SIGMA), -YAW_MAX, YAW_MAX))
     _, now = profile.project(state.ego.x, state.ego.y, s)
     shift = offset - now
     return Pose(state.ego.x - shift * math.sin(heading), state.ego.y + shift * math.cos(heading), state.ego.z,
