@@ -41,11 +41,8 @@ class Evaluation:
         entry = self.loaded.block_diffusion
         self.sizes = [tuple(entry["image_sizes"][camera]) for camera in entry["cameras"]]
         self.limits = entry["max_new_tokens"]
-        self.scaffolds = {
-            "plan": Scaffold(plan.allowed(self.tokenizer)),
-            "detect": Scaffold(detect.allowed(self.tokenizer)),
-            "ask": None,
-        }
+        allowed = {"plan": plan.allowed(self.tokenizer), "detect": detect.allowed(self.tokenizer), "ask": None}
+        self.scaffolds = {task: Scaffold(ids) if ids else None for task, ids in allowed.items()}
 
     def decode(self, task: str, samples: Sequence[tuple[Path, dict]], config: DecodingConfig) -> list:
         """Results of samples of one task, in batches."""

@@ -158,7 +158,7 @@ class Feeder:
         """What is ready now, at most `most` shards. A worker's error is raised here."""
         if self._error is not None:
             raise DataError(f"reading shards failed: {self._error!r}") from self._error
-        found = []
+        found: list[Frames] = []
         while len(found) < most:
             try:
                 found.append(self._ready.get_nowait())
