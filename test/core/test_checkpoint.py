@@ -96,6 +96,12 @@ def test_tied_head_may_be_stored(tmp_path) -> None:
         load_model(folder)
 
 
+def test_tying_may_be_said_in_the_text_part_only(folder) -> None:
+    edit(folder, tie_word_embeddings=None)
+    model = load_model(folder).model
+    assert model.lm_head.weight is model.model.language_model.embed_tokens.weight
+
+
 def shard(folder: Path) -> tuple[dict, dict[str, str]]:
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()

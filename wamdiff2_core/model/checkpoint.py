@@ -146,6 +146,7 @@ def qwen3_vl_config(raw: Mapping[str, Any], folder: Path) -> Qwen3VLConfig:
     plain["model_type"] = "qwen3_vl"
     plain["text_config"] = {**raw["text_config"], "model_type": "qwen3_vl_text"}
     plain["vision_config"] = {**raw["vision_config"], "model_type": "qwen3_vl"}
+    plain.setdefault("tie_word_embeddings", bool(raw["text_config"].get("tie_word_embeddings", False)))
     return Qwen3VLConfig(**plain)
 
 
