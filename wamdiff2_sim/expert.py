@@ -74,21 +74,24 @@ class Expert:
         return ExpertPlan(x, y, yaw, speed, acceleration, points, reason, actor_id, tuple(obstacles))
 
 
-def _rollout(state: WorldState, profile: RouteProfile, s: float, obstacles: list[Obstacle], nudges: list[Nudge]):
+def _rollout(
+    state: WorldState, profile: RouteProfile, s: float, obstacles: list[Obstacle], nudges: list[Nudge]
+) -> tuple[list[tuple[float, ...]], list[int]]:
     """Rows (x, y, yaw, speed, acceleration) at 0, 0.1, ... 4 s and the deciding obstacle of each step."""
     x, y, yaw, speed = state.ego.x, state.ego.y, state.ego.yaw, max(state.speed, 0.0)
     acceleration: float | None = None
     curvature: float | None = None
-    rows, deciders = [], []
+    rows: list[tuple[float, ...]] = []
+    deciders: list[int] = []
     for step in range(STEPS + 1):
-        free = free_acceleration(speed, target_speed(profile, s, speed))
+        s, bend, care = _steer(profile, x, y, yaw, s, speed, _wanted_offset(nudges, step, s))
+        free = free_acceleration(speed, care * target_speed(profile, s, speed))
         wanted, decider = choose(step, s + EGO_FRONT_M, speed, free, obstacles)
         acceleration = limit_jerk(wanted, acceleration)
         deciders.append(decider)
         rows.append((x, y, yaw, speed, acceleration))
         following = max(0.0, speed + acceleration * DT_S)
         travel = 0.5 * (speed + following) * DT_S
-        s, bend = _steer(profile, x, y, yaw, s, speed, _wanted_offset(nudges, step, s))
         if curvature is not None:
             bend = min(max(bend, curvature - MAX_CURVATURE_RATE * DT_S), curvature + MAX_CURVATURE_RATE * DT_S)
         curvature = bend
@@ -112,11 +115,13 @@ def _wanted_offset(nudges: list[Nudge], step: int, s: float) -> float:
     return wanted
 
 
-def _steer(profile: RouteProfile, x: float, y: float, yaw: float, s: float, speed: float,
-           wanted: float) -> tuple[float, float]:  # fmt: skip
-    """(corrected arc length, curvature 1/m): the road's curvature plus a critically damped return to its middle.
+def _steer(
+    profile: RouteProfile, x: float, y: float, yaw: float, s: float, speed: float, wanted: float
+) -> tuple[float, float, float]:
+    """(corrected arc length, curvature 1/m, share of the road's speed that is fit here).
 
-    `wanted` m: the lateral place to return to.
+    The curvature is the road's plus a critically damped return to its middle, or to `wanted` m left of it. Far off or
+    askew one drives slower.
     """
     xs, ys, headings, curvatures, _, _ = profile.lists
     position = max(s, 0.0) / STEP_M
@@ -134,7 +139,9 @@ def _steer(profile: RouteProfile, x: float, y: float, yaw: float, s: float, spee
     back = -max(min(offset, 2.0), -2.0) / (length * length) - 2.0 * math.sin(error) / length
     k = min(j + 1, len(curvatures) - 1)
     limit = min(MAX_CURVATURE, MAX_LATERAL / max(speed * speed, 0.1))
-    return s, min(max(curvatures[k] + back, -limit), limit)
+    away = abs(error) if error * offset > 0.0 else 0.4 * abs(error)
+    care = 1.0 - 0.5 * min(1.0, max(0.0, away - 0.12) / 0.3 + max(0.0, abs(offset) - 1.6) / 2.0)
+    return s, min(max(curvatures[k] + back, -limit), limit), care
 
 
 def _reason(
