@@ -41,8 +41,8 @@ class Frame:
     meta: dict[str, object] = field(default_factory=dict)
 
     def scene(self, cameras: Sequence[str], question: str | None = None) -> Scene:
-        """The frame as a scene, its images named by `cameras`. DataError for an image that cannot be read."""
-        if len(cameras) != len(self.images):
+        """The frame as a scene, its first images named by `cameras`. DataError for an image that cannot be read."""
+        if len(cameras) > len(self.images):
             seen = ", ".join(cameras)
             raise DataError(f"frame {self.name} has {len(self.images)} images, the checkpoint sees {seen}")
         images = {camera: read_image(path) for camera, path in zip(cameras, self.images)}

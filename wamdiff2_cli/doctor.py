@@ -1,0 +1,38 @@
+"""`wamdiff2 doctor`: what this machine can run, why, and what to do about the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+NAME = "doctor"
+_MARKS = {"ok": "[green]ok      [/]", "missing": "[red]missing [/]", "optional": "[yellow]optional[/]"}
+
+
+def run(
+    checkpoint: Annotated[Path | None, typer.Option(help="Checkpoint to try; default: the one here")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON and nothing else")] = False,
+) -> None:
+    """Check this machine, line by line. Exit code 0 if `make demo` can run here, 1 if something is missing for it."""
+    from wamdiff2_cli.checks import MISSING, OK, findings
+
+    console = Console(quiet=as_json, highlight=False, soft_wrap=True)
+    found = []
+    for finding in findings(checkpoint):
+        found.append(finding)
+        console.print(f"{_MARKS[finding.state]}  {finding.name:<16}  {escape(finding.found)}")
+        if finding.state != OK and finding.do:
+            console.print(f"{'':<28}[bold]->[/] {escape(finding.do)}")
+    missing = [finding.name for finding in found if finding.state == MISSING]
+    if as_json:
+        print(json.dumps({"demo": not missing, "findings": [finding.plain() for finding in found]}, indent=2))
+    elif missing:
+        console.print(f"\nThe demo cannot run here yet: see {', '.join(missing)}.")
+    else:
+        console.print("\nThe demo can run here: wamdiff2 demo")
+    raise typer.Exit(1 if missing else 0)
