@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 YELLOW_S = 3.0
 ALL_RED_S = 2.0
-GREEN_RANGE_S = (7.0, 12.0)
+GREEN_RANGE_S = (9.0, 16.0)
 SINGLE_PHASE_RED_S = 8.0  # a junction with one phase only still stops its traffic at times
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +16,10 @@ CLEARANCE_M = 0.5
 IMPATIENT_S = 8.0  # then those who are let in but stand outside do not count any more
 BLOCK_EXIT_S = 30.0
 NOT_IN_YET_M = -5.0
-FAIR_S = 5.0
+FAIR_S = 7.0
+MOVING_MPS = 2.5  # faster holders are trusted to go on: one may arrive just after them
+SWIFT_MPS2 = 2.0
+SPARE_S = 0.8
 GIVE_BACK_S = 5.0
 SLOW_MPS = 0.5
 BESIDE_BIKE_M = 12.0  # a bicycle beside a turning vehicle is given this much of the junction first
@@ -87,11 +91,12 @@ class RightOfWay:
         for i in candidates[np.lexsort((candidates, fleet.asked_at[candidates]))].tolist():
             waited = t - fleet.asked_at[i]
             lanes = self._junction_lanes(fleet, i, int(entries.slot[i]))
-            blocked = self._blocked(fleet, i, lanes, holders, impatient=waited > IMPATIENT_S)
+            claims = self._claims(fleet, i, lanes)
+            blocked = self._blocked(claims, float(fleet.length[i]), holders, impatient=waited > IMPATIENT_S)
             leaves = waited > BLOCK_EXIT_S or self._exit_free(fleet, i, lanes)
             fleet.granted[i] = leaves and not blocked
             if leaves and (not blocked or waited > FAIR_S):  # whoever waited long keeps newcomers out
-                holders += self._claims(fleet, i, lanes)
+                holders += claims
 
     def _claims(self, fleet: Fleet, i: int, lanes: list[tuple[int, float]]) -> list[Holder]:
         rear, bike = fleet.s[i] - fleet.length[i] / 2.0, bool(fleet.kind[i] == CYCLIST)
@@ -134,31 +139,37 @@ class RightOfWay:
         first = int(np.argmax(junction >= 0))
         return bool(fleet.granted[i]) and bool((junction[first:] == junction[first]).all())
 
-    def _blocked(
-        self, fleet: Fleet, i: int, lanes: list[tuple[int, float]], holders: list[Holder], impatient: bool
-    ) -> bool:
-        bike = bool(fleet.kind[i] == CYCLIST)
+    def _blocked(self, claims: list[Holder], length: float, holders: list[Holder], impatient: bool) -> bool:
+        """Whether a vehicle of that length that wants `claims` has to wait for any of `holders`."""
         return any(
-            self._in_the_way(lane, holder, bike)
+            self._in_the_way(claim, length, holder)
             for holder in holders
-            if holder.vehicle != i and not (impatient and holder.speed < SLOW_MPS and holder.rear_s < NOT_IN_YET_M)
-            for lane, _ in lanes
+            if holder.vehicle != claims[0].vehicle
+            and not (impatient and holder.speed < SLOW_MPS and holder.rear_s < NOT_IN_YET_M)
+            for claim in claims
         )
 
-    def _in_the_way(self, lane: int, holder: Holder, bike: bool) -> bool:
-        """Whether `holder` still needs ground that `lane` crosses. `bike`: a bicycle asks."""
+    def _in_the_way(self, claim: Holder, length: float, holder: Holder) -> bool:
+        """Whether `holder` still needs ground that the lane of `claim` crosses when the claimant could be there."""
         graph = self.graph
-        if graph.junction[lane] != graph.junction[holder.lane]:
+        if graph.junction[claim.lane] != graph.junction[holder.lane]:
             return False
-        zone = graph.conflict(lane, holder.lane)
-        if zone is not None:
-            return holder.rear_s < zone[3] + CLEARANCE_M
-        beside = (bike or holder.bike) and lane != holder.lane and graph.begin_together(lane, holder.lane)
-        return beside and holder.rear_s < BESIDE_BIKE_M
+        zone = graph.conflict(claim.lane, holder.lane)
+        if zone is None:
+            beside = (claim.bike or holder.bike) and claim.lane != holder.lane
+            return beside and holder.rear_s < BESIDE_BIKE_M and graph.begin_together(claim.lane, holder.lane)
+        left = zone[3] + CLEARANCE_M - holder.rear_s
+        if left <= 0.0:
+            return False
+        if holder.speed < MOVING_MPS:
+            return True
+        way = max(zone[0] - CLEARANCE_M - claim.rear_s - length, 0.0)
+        arrival_s = (math.sqrt(claim.speed**2 + 2.0 * SWIFT_MPS2 * way) - claim.speed) / SWIFT_MPS2
+        return arrival_s < left / holder.speed + SPARE_S
 
     def _exit_free(self, fleet: Fleet, i: int, lanes: list[tuple[int, float]]) -> bool:
         """Whether vehicle `i` finds room behind the junction, so that it does not stop inside."""
-        lane, cum = lanes[-1]
+        lane, _ = lanes[-1]
         after = np.flatnonzero(fleet.path[i] == lane)
         exit_slot = int(after[-1]) + 1 if len(after) else QUEUE
         if exit_slot >= QUEUE or fleet.path[i, exit_slot] < 0:
