@@ -272,18 +272,18 @@ def cyclist() -> np.ndarray:
     for x in (0.30, -0.30):
         for side in (1, -1):
             shape.wheel(x, side * 0.05, 0.19, 0.19, 0.05, side)
-    shape.box((-0.28, -0.05, 0.34), (0.26, 0.05, 0.40), Part.PAINT)
-    shape.box((0.18, -0.05, 0.36), (0.24, 0.05, 0.60), Part.PAINT)
+    shape.box((-0.28, -0.05, 0.34), (0.26, 0.05, 0.40), Part.METAL)
+    shape.box((0.18, -0.05, 0.36), (0.24, 0.05, 0.60), Part.METAL)
     shape.box((0.16, -0.42, 0.58), (0.22, 0.42, 0.62), Part.DARK)
-    shape.box((-0.16, -0.05, 0.36), (-0.10, 0.05, 0.54), Part.PAINT)
+    shape.box((-0.16, -0.05, 0.36), (-0.10, 0.05, 0.54), Part.METAL)
     for side in (1, -1):
         low, high = sorted((side * 0.12, side * 0.34))
         leg = Part.LEFT_LEG if side > 0 else Part.RIGHT_LEG
         shape.box((-0.08, low, 0.16), (0.04, high, 0.56), leg)
-    shape.box((-0.18, -0.36, 0.52), (0.02, 0.36, 0.84), Part.SECOND, (-0.10, 0.10, 0.02))
+    shape.box((-0.18, -0.36, 0.52), (0.02, 0.36, 0.84), Part.PAINT, (-0.10, 0.10, 0.02))
     for side in (1, -1):
         low, high = sorted((side * 0.34, side * 0.46))
-        shape.box((0.0, low, 0.60), (0.20, high, 0.68), Part.SECOND)
+        shape.box((0.0, low, 0.60), (0.20, high, 0.68), Part.PAINT)
     shape.box((-0.02, -0.15, 0.84), (0.10, 0.15, 0.95), Part.SKIN)
     shape.box((-0.05, -0.18, 0.91), (0.11, 0.18, 1.0), Part.HAIR, (0.02, 0.02, 0.04))
     return shape.vertices()

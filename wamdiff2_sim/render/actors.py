@@ -58,20 +58,18 @@ def actor_rows(actors: Sequence[ActorView], eye: tuple[float, float]) -> tuple[n
     rows["size"][:, 3] = 0.8 * np.sin(4.0 * walked + ids)
     rows["paint"][:, :3] = np.clip(table[:, 7:10] * 255.0, 0.0, 255.0)
     rows["paint"][:, 3] = BRAKING * table[:, 10] + LEFT * (table[:, 11] > 0) + RIGHT * (table[:, 11] < 0)
-    rows["second"] = _second_colours(rows, shapes, (ids * 2654435761) & 0xFFFFFFFF)
+    rows["second"] = _second_colours(shapes, (ids * 2654435761) & 0xFFFFFFFF)
     rows["id"] = id_bytes(np.array(near) + 1)
     return rows, shapes
 
 
-def _second_colours(rows: np.ndarray, shapes: np.ndarray, mixed: np.ndarray) -> np.ndarray:
-    """(N, 4) uint8: trousers, or the cargo box, or a cyclist's shirt; and the skin tone. `mixed`: hashed ids."""
-    second = np.zeros((len(rows), 4), np.uint8)
+def _second_colours(shapes: np.ndarray, mixed: np.ndarray) -> np.ndarray:
+    """(N, 4) uint8: trousers or the cargo box, and the skin tone. `mixed`: hashed ids."""
+    second = np.zeros((len(shapes), 4), np.uint8)
     second[:, :3] = _TROUSERS[mixed % len(_TROUSERS)]
     second[:, 3] = (mixed >> 8) & 255
     white = (shapes == SHAPE_NAMES.index("truck")) & (mixed & 3 != 0)
     second[white, :3] = (225, 226, 228)
-    riders = shapes == SHAPE_NAMES.index("cyclist")
-    second[riders, :3] = rows["paint"][riders, :3]
     return second
 
 

@@ -80,7 +80,7 @@ def main() -> None:
             wall, cpu = time.perf_counter() - started, time.process_time() - cpu
             rate, cpu_ms, driver = arguments.frames / wall, 1e3 * cpu / arguments.frames, describe(renderer.context)
             print(
-                f"{name}: {rate:.1f} frames/s of {len(rig)} cameras, CPU {cpu_ms:.1f} ms, set-up {ready:.2f} s, {driver}"
+                f"{name}: {rate:.1f} frames/s of {len(rig)} views, CPU {cpu_ms:.1f} ms, set-up {ready:.2f} s, {driver}"
             )
         if arguments.pictures:
             arguments.pictures.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,7 @@ class Look:
     glow: Colour
     fog: float  # per metre, base 2
     wet: float
+    rain: float
     night: bool
     shadow: float  # darkness under things
     shadow_shift: tuple[float, float]  # m per m of height
@@ -49,7 +50,8 @@ def look_of(weather: WeatherSpec) -> Look:
     reach = min(1.0 / np.tan(elevation), 2.5) if not weather.night else 0.0
     return Look(
         sun=tuple(sun), **{name: tuple(value) for name, value in colours.items()},
-        fog=0.0010 + 0.085 * weather.fog**1.5 + 0.005 * weather.rain, wet=weather.wetness, night=weather.night,
+        fog=0.0010 + 0.085 * weather.fog**1.5 + 0.005 * weather.rain,
+        wet=weather.wetness, rain=weather.rain, night=weather.night,
         shadow=0.5 if weather.night else 0.45 + 0.3 * direct,
         shadow_shift=tuple(-sun[:2] / max(np.hypot(*sun[:2]), 1e-6) * reach * direct),
         switches=(("NIGHT",) if weather.night else ()) + (("WET",) if weather.wetness > 0.02 else ()),

@@ -9,7 +9,7 @@ import moderngl
 from wamdiff2_sim.render import mesh, shaders
 from wamdiff2_sim.render.things import Chunks, Things
 
-NAMES = ("STATIC", "ACTOR", "SHADOW", "SKY", "SUN")
+NAMES = ("STATIC", "ACTOR", "SHADOW", "SKY", "SUN", "RAIN")
 
 
 class Released(Protocol):
@@ -48,6 +48,7 @@ class ProgramSet:
             "SHADOW": self._array("SHADOW", [corner, things.shadow_content()]),
             "SKY": self._array("SKY", [(dome, "3f4", "in_ray")]),
             "SUN": self._array("SUN", [corner]),
+            "RAIN": self._array("RAIN", [corner]),
         }
 
     def _array(self, name: str, content: list[tuple], indices: moderngl.Buffer | None = None) -> moderngl.VertexArray:

@@ -22,6 +22,7 @@ from wamdiff2_sim.roads.roadmap import RoadMap
 from wamdiff2_sim.types import ActorView, LightState, Pose, WeatherSpec
 
 SIGNAL_RANGE_M = 150.0
+RAIN_DROPS = 260
 CORNERS = np.array([[-1, -1], [-1, 1], [1, -1], [1, 1]], "f4")
 
 
@@ -187,6 +188,10 @@ class Renderer:
         arrays["SUN"].render(moderngl.TRIANGLE_STRIP)
         if count:
             arrays["SHADOW"].render(moderngl.TRIANGLE_STRIP, instances=count)
+        if self._look.rain > 0.0:
+            gl.enable_only(moderngl.BLEND)
+            self._now.set(u_pixel=(1.0 / view.camera.width, 1.0 / view.camera.height))
+            arrays["RAIN"].render(moderngl.TRIANGLE_STRIP, instances=int(self._look.rain * RAIN_DROPS) + 1)
         self._frame.depth_mask = True
 
 

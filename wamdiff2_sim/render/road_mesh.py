@@ -150,6 +150,7 @@ def _add_skirt(builder: MeshBuilder, lane: Lane, side: int, asphalt: np.ndarray)
     rows = coarse(thin(lane))
     points, headings = lane.points[rows].astype(np.float64), lane.headings[rows]
     edge = offset_polyline(points, headings, side * (lane.width / 2 + (SHOULDER_M if side < 0 else 0.05)))
+    edge[:, 2] -= 0.06  # under the surface of lanes that cross
     low = edge - (0.0, 0.0, SKIRT_M)
     lines = (edge, low) if side > 0 else (low, edge)
     pos = np.stack(lines, 1).reshape(-1, 3)

@@ -286,6 +286,30 @@ void main() {
 """
 
 
+RAIN_VERTEX = """
+uniform float u_time; uniform vec2 u_pixel;   // u_pixel: one pixel in clip space
+in vec2 in_corner;
+out float v_strength;
+float hash(float n) { return fract(sin(n * 12.9898) * 43758.5453); }
+void main() {
+    float drop = float(gl_InstanceID);
+    float moment = floor(u_time * 20.0) * 0.37;
+    float near = hash(drop + 0.5);
+    vec2 middle = vec2(hash(drop + moment), hash(drop * 1.7 + moment + 9.1)) * 2.2 - 1.1;
+    float along = in_corner.y * (0.04 + 0.12 * near);
+    vec2 at = middle + vec2(in_corner.x * u_pixel.x * (0.6 + 0.5 * near) + 0.12 * along, along);
+    gl_Position = vec4(at, 0.0, 1.0);
+    v_strength = 0.10 + 0.12 * near;
+}
+"""
+RAIN_FRAGMENT = """
+uniform vec3 u_horizon;
+in float v_strength;
+out vec4 f_colour;
+void main() { f_colour = vec4(u_horizon * 1.15 + 0.03, v_strength); }
+"""
+
+
 def source(body: str, switches: tuple[str, ...] = ()) -> str:
     """A complete shader: version, switches, body."""
     return "#version 330 core\n" + "".join(f"#define {name}\n" for name in switches) + body
