@@ -38,6 +38,10 @@ TOPICS = {
 }
 
 
+class NotADrive(DataError):
+    """A bag that holds neither plans nor the world's status."""
+
+
 @dataclass
 class Heard:
     """Messages by stamp in nanoseconds, as they came."""
@@ -52,12 +56,12 @@ class Heard:
 
 
 def read_drive(folder: Path, cameras: Sequence[Camera], pictures: int = 12) -> DriveRecord:
-    """The record of a drive, with that many moments to look at. DataError if the bag holds nothing of a drive."""
+    """The record of a drive, with that many moments to look at. NotADrive if the bag holds nothing of one."""
     bag, heard = Bag(folder), Heard()
     for topic, message in bag.messages(TOPICS):
         getattr(heard, TOPICS[topic])[stamp_ns(message)] = message
     if not heard.status and not heard.plans:
-        raise DataError(
+        raise NotADrive(
             f"{folder} holds neither /world/status nor /wamdiff2/output/trajectory: it is not the bag of a drive"
         )
     record = _figures(heard)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from builtin_interfaces.msg import Time
@@ -23,6 +23,8 @@ from wamdiff2_core.scene import PLAN_STEP_S, Answer, Box, Cost, Detections, Fail
 from wamdiff2_core.trajectory import Trajectory as SmoothTrajectory
 from wamdiff2_ros.odometry import OdometrySample
 
+Stamp: TypeAlias = float | Time  # seconds, or a Time that is passed on to the nanosecond
+
 BASE_FRAME = "base_link"
 MAP_FRAME = "map"
 TEXT_LIMIT = 2000  # characters of a raw answer that a message carries
@@ -37,11 +39,13 @@ PLAN_STATUS: dict[FailureKind, int] = {
 }
 
 
-def time_message(stamp_s: float) -> Time:
-    """builtin_interfaces/Time of seconds >= 0, to the nanosecond that a float still resolves."""
-    nanoseconds = int(round(stamp_s * 1e9))
+def time_message(stamp: Stamp) -> Time:
+    """A Time as it is; or that of seconds >= 0, to the nanosecond as far as a float resolves it (200 ns today)."""
+    if isinstance(stamp, Time):
+        return stamp
+    nanoseconds = int(round(stamp * 1e9))
     if nanoseconds < 0:
-        raise DataError(f"a stamp cannot be negative: {stamp_s} s")
+        raise DataError(f"a stamp cannot be negative: {stamp} s")
     return Time(sec=nanoseconds // 1_000_000_000, nanosec=nanoseconds % 1_000_000_000)
 
 
@@ -50,8 +54,8 @@ def stamp_seconds(stamp: Any) -> float:
     return stamp.sec + stamp.nanosec * 1e-9
 
 
-def header(stamp_s: float, frame_id: str) -> Header:
-    return Header(stamp=time_message(stamp_s), frame_id=frame_id)
+def header(stamp: Stamp, frame_id: str) -> Header:
+    return Header(stamp=time_message(stamp), frame_id=frame_id)
 
 
 def optical_frame(camera: str) -> str:
@@ -97,7 +101,7 @@ def odometry_message(sample: OdometrySample, z: float = 0.0) -> Odometry:
     return message
 
 
-def trajectory_message(plan: Plan, smooth: SmoothTrajectory, stamp_s: float, instruction: str) -> Trajectory:
+def trajectory_message(plan: Plan, smooth: SmoothTrajectory, stamp: Stamp, instruction: str) -> Trajectory:
     """A valid plan: its raw points, and the smooth trajectory made of them."""
     points = [
         TrajectoryPoint(
@@ -112,7 +116,7 @@ def trajectory_message(plan: Plan, smooth: SmoothTrajectory, stamp_s: float, ins
         for k in range(len(smooth.time_s))
     ]
     return Trajectory(
-        header=header(stamp_s, BASE_FRAME),
+        header=header(stamp, BASE_FRAME),
         points=points,
         raw_x_m=[float(x) for x in plan.points[:, 0]],
         raw_y_m=[float(y) for y in plan.points[:, 1]],
@@ -123,10 +127,10 @@ def trajectory_message(plan: Plan, smooth: SmoothTrajectory, stamp_s: float, ins
     )
 
 
-def failed_trajectory(failure: Failure, stamp_s: float, instruction: str) -> Trajectory:
+def failed_trajectory(failure: Failure, stamp: Stamp, instruction: str) -> Trajectory:
     """No plan, and why: nothing that could be driven."""
     return Trajectory(
-        header=header(stamp_s, BASE_FRAME),
+        header=header(stamp, BASE_FRAME),
         status=PLAN_STATUS[failure.kind],
         instruction=instruction,
         text=(failure.text or failure.message)[:TEXT_LIMIT],
@@ -141,27 +145,28 @@ def raw_points(message: Trajectory) -> np.ndarray | None:
     return points if np.isfinite(points).all() else None
 
 
-def path_message(points: np.ndarray, stamp_s: float) -> Path:
+def path_message(points: np.ndarray, stamp: Stamp) -> Path:
     """nav_msgs/Path in base_link: the car itself, then the plan's points (N, 2), stamped with the time they are due."""
     corners = np.vstack([[0.0, 0.0], np.asarray(points, float)])
     headings = np.arctan2(np.diff(corners[:, 1]), np.diff(corners[:, 0]))
-    path = Path(header=header(stamp_s, BASE_FRAME))
+    path = Path(header=header(stamp, BASE_FRAME))
+    start_s = stamp_seconds(path.header.stamp)
     for k, (x, y) in enumerate(corners):
-        pose = PoseStamped(header=header(stamp_s + k * PLAN_STEP_S, BASE_FRAME))
+        pose = PoseStamped(header=header(stamp if k == 0 else start_s + k * PLAN_STEP_S, BASE_FRAME))
         pose.pose.position.x, pose.pose.position.y = float(x), float(y)
         pose.pose.orientation = quaternion(float(headings[min(k, len(headings) - 1)]))
         path.poses.append(pose)
     return path
 
 
-def empty_path(stamp_s: float) -> Path:
+def empty_path(stamp: Stamp) -> Path:
     """A path without poses: viewers drop what they showed."""
-    return Path(header=header(stamp_s, BASE_FRAME))
+    return Path(header=header(stamp, BASE_FRAME))
 
 
-def boxes_message(found: Detections | Failure, stamp_s: float, camera: str, width: int, height: int) -> Boxes:
+def boxes_message(found: Detections | Failure, stamp: Stamp, camera: str, width: int, height: int) -> Boxes:
     """Detections in pixels of the camera's image, or UNKNOWN: an empty list alone never says that nothing is there."""
-    message = Boxes(header=header(stamp_s, optical_frame(camera)), image_width=int(width), image_height=int(height))
+    message = Boxes(header=header(stamp, optical_frame(camera)), image_width=int(width), image_height=int(height))
     if isinstance(found, Failure):
         message.status = Boxes.STATUS_UNKNOWN
         return message
@@ -195,8 +200,8 @@ def pixel_box(label: str, camera: str, xyxy: Sequence[float], confidence: float)
     return Box2D(label=label, camera=camera, x1_px=x1, y1_px=y1, x2_px=x2, y2_px=y2, confidence=float(confidence))
 
 
-def answer_message(answer: Answer | Failure, question: str, stamp_s: float) -> AnswerMsg:
-    message = AnswerMsg(header=header(stamp_s, BASE_FRAME), question=question)
+def answer_message(answer: Answer | Failure, question: str, stamp: Stamp) -> AnswerMsg:
+    message = AnswerMsg(header=header(stamp, BASE_FRAME), question=question)
     if isinstance(answer, Failure):
         message.status = AnswerMsg.STATUS_UNKNOWN
         message.text = answer.message[:TEXT_LIMIT]
@@ -207,10 +212,10 @@ def answer_message(answer: Answer | Failure, question: str, stamp_s: float) -> A
     return message
 
 
-def control_message(control: Any, stamp_s: float) -> VehicleControlMsg:
+def control_message(control: Any, stamp: Stamp) -> VehicleControlMsg:
     """Message of a core VehicleControl."""
     return VehicleControlMsg(
-        header=header(stamp_s, BASE_FRAME),
+        header=header(stamp, BASE_FRAME),
         steer=float(control.steer),
         throttle=float(control.throttle),
         brake=float(control.brake),

@@ -280,10 +280,11 @@ class DriverNode(LifecycleNode):
                 (self._topics()[name] for name in self.settings.cameras),
                 f"stamps differ by more than {self.settings.sync_tolerance_s} s between cameras",
             )
-        if errors and self._outputs is not None:
+        stamp_s = self._now_s()
+        if errors and self._outputs is not None and stamp_s > 0.0:  # no clock yet: nothing can be missing
             self._health.count_missing(errors)
             text = "; ".join(f"{topic}: {problem}" for topic, problem in errors.items())
-            self._outputs.publish_no_plan(text, max(self._now_s(), 0.0), self._inputs.instruction)
+            self._outputs.publish_no_plan(text, stamp_s, self._inputs.instruction)
 
     def _publish_diagnostics(self) -> None:
         if self._mailbox is None or self._inputs is None:

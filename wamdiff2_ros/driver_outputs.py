@@ -36,7 +36,7 @@ class Outputs:
         self.stats = node.create_lifecycle_publisher(Stats, "~/output/stats", OUTPUT)
         self.overlay = node.create_lifecycle_publisher(CompressedImage, "~/output/overlay/compressed", OUTPUT)
         self._last_boxes: Detections | None = None
-        self._last_boxes_stamp_s = 0.0
+        self._last_boxes_stamp: Any = None
 
     def all(self) -> list[Any]:
         return [self.trajectory, self.path, self.boxes, self.answer, self.stats, self.overlay]
@@ -51,38 +51,38 @@ class Outputs:
         if "ask" in results:
             answer = results["ask"]
             assert isinstance(answer, (CoreAnswer, Failure))
-            self.answer.publish(cv.answer_message(answer, outcome.question or "", outcome.stamp_s))
+            self.answer.publish(cv.answer_message(answer, outcome.question or "", outcome.stamp))
         self.stats.publish(self._stats(outcome, dropped))
         if outcome.settings.overlay and self._camera is not None and self.overlay.get_subscription_count():
             self._publish_overlay(outcome, self._camera)
 
-    def publish_no_plan(self, message: str, stamp_s: float, instruction: str) -> None:
+    def publish_no_plan(self, message: str, stamp: cv.Stamp, instruction: str) -> None:
         """Say that there is no plan because of the input, so that nobody goes on with the last one."""
         failure = Failure(FailureKind.INPUT, message)
-        self.trajectory.publish(cv.failed_trajectory(failure, stamp_s, instruction))
-        self.path.publish(cv.empty_path(stamp_s))
+        self.trajectory.publish(cv.failed_trajectory(failure, stamp, instruction))
+        self.path.publish(cv.empty_path(stamp))
 
     def _publish_plan(self, plan: Any, outcome: Outcome) -> None:
         if isinstance(plan, Failure):
-            self.trajectory.publish(cv.failed_trajectory(plan, outcome.stamp_s, outcome.instruction))
-            self.path.publish(cv.empty_path(outcome.stamp_s))
+            self.trajectory.publish(cv.failed_trajectory(plan, outcome.stamp, outcome.instruction))
+            self.path.publish(cv.empty_path(outcome.stamp))
             return
         smooth = smooth_trajectory(plan.points, outcome.ego.speed)
-        self.trajectory.publish(cv.trajectory_message(plan, smooth, outcome.stamp_s, outcome.instruction))
-        self.path.publish(cv.path_message(plan.points, outcome.stamp_s))
+        self.trajectory.publish(cv.trajectory_message(plan, smooth, outcome.stamp, outcome.instruction))
+        self.path.publish(cv.path_message(plan.points, outcome.stamp))
 
     def _publish_boxes(self, found: Any, outcome: Outcome) -> None:
         camera = outcome.settings.cameras[0]
         height, width = outcome.images[camera].shape[:2] if camera in outcome.images else (0, 0)
-        self.boxes.publish(cv.boxes_message(found, outcome.stamp_s, camera, width, height))
+        self.boxes.publish(cv.boxes_message(found, outcome.stamp, camera, width, height))
         self._last_boxes = found if isinstance(found, Detections) else None
-        self._last_boxes_stamp_s = outcome.stamp_s
+        self._last_boxes_stamp = outcome.stamp
 
     def _publish_overlay(self, outcome: Outcome, camera: Camera) -> None:
         if camera.name not in outcome.images:
             return
         plan = outcome.results.get("plan")
-        fresh = self._last_boxes is not None and outcome.stamp_s == self._last_boxes_stamp_s
+        fresh = self._last_boxes is not None and outcome.stamp == self._last_boxes_stamp
         lines = [
             f"{outcome.instruction}   {outcome.ego.speed:.1f} m/s",
             f"B={outcome.settings.block_size}   {outcome.total_ms:.0f} ms",
@@ -97,14 +97,14 @@ class Outputs:
             lines,
         )
         message = fill_compressed(
-            CompressedImage(), cv.header(outcome.stamp_s, cv.optical_frame(camera.name)), picture, OVERLAY_QUALITY
+            CompressedImage(), cv.header(outcome.stamp, cv.optical_frame(camera.name)), picture, OVERLAY_QUALITY
         )
         self.overlay.publish(message)
 
     def _stats(self, outcome: Outcome, dropped: int) -> Stats:
         settings = outcome.settings
         message = Stats(
-            header=cv.header(outcome.stamp_s, cv.BASE_FRAME),
+            header=cv.header(outcome.stamp, cv.BASE_FRAME),
             block_size=settings.block_size,
             steps=settings.steps,
             rule=settings.rule,

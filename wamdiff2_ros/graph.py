@@ -75,7 +75,8 @@ def demo(
     """World, driver and follower in a loop; the recorder where a bag is wanted. In the order of starting."""
     nodes = [] if bag is None else [recorder(bag)]
     nodes += [follower("/world"), driver("/world", cameras, driver_parameters)]
-    nodes.append(NodeSpec("world", "world_node", world, ends_run=True))
+    listeners = {"wait_for": [node.name for node in nodes]}
+    nodes.append(NodeSpec("world", "world_node", {**listeners, **world}, ends_run=True))
     return nodes
 
 

@@ -29,9 +29,14 @@ class FrameGroup:
     frames: dict[str, Frame]
 
     @property
+    def newest(self) -> Frame:
+        """The frame captured last."""
+        return max(self.frames.values(), key=lambda frame: frame.stamp_s)
+
+    @property
     def stamp_s(self) -> float:
         """Capture time of the newest frame: the moment that a plan made from this group starts at."""
-        return max(frame.stamp_s for frame in self.frames.values())
+        return self.newest.stamp_s
 
     def age_s(self, now_s: float) -> float:
         """Age of the oldest frame at steady time `now_s`: what it had at receipt, and what passed since."""

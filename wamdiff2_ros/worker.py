@@ -46,7 +46,7 @@ class Inputs:
 class Outcome:
     """Everything about one scene: what was used, what came out, what it took (milliseconds)."""
 
-    stamp_s: float
+    stamp: Any  # of the newest image, as its message has it
     settings: Settings
     instruction: str
     question: str | None
@@ -149,7 +149,7 @@ class Worker:
             results.update(self._ask(scene, asked, settings))
         end_s = time.monotonic()
         return Outcome(
-            stamp_s=group.stamp_s,
+            stamp=group.newest.message.header.stamp,
             settings=settings,
             instruction=instruction,
             question=question,

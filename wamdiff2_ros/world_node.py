@@ -33,6 +33,7 @@ CLOCK_START_S = 1.0  # a clock that shows zero counts as not started
 SILENCE_S = 0.5  # control older than this is not applied any more
 FULL_BRAKE = VehicleControl(brake=1.0)
 NOBODY = "nobody"
+SETTLE_S = 1.0  # a node that listens to one topic will have found the others by then
 FAREWELL_S = 0.5  # time for the last status to arrive
 
 
@@ -49,9 +50,8 @@ class WorldNode(Node):
         self._world.render()  # makes the scenery now, not in the first step
         self._rng = np.random.default_rng([p.seed, 77])
         self._steps = 0
-        self._started = p.wait_for == NOBODY
-        self._began_s = time.monotonic()
-        self._made_s = time.monotonic()
+        self._started = p.wait_for == (NOBODY,)
+        self._made_s = self._missing_s = self._began_s = time.monotonic()
         self._control: VehicleControl = FULL_BRAKE
         self._control_received_s = -1e9
         self._silent = True
@@ -94,7 +94,7 @@ class WorldNode(Node):
             if time.monotonic() - self._done_s > FAREWELL_S:
                 self.finished.set()
             return
-        if not self._started and not self._somebody_drives():
+        if not self._started and not self._all_listen():
             return
         self._silent = time.monotonic() - self._control_received_s > SILENCE_S
         self._world.step(FULL_BRAKE if self._silent else self._control, self._p.step_s)
@@ -105,14 +105,17 @@ class WorldNode(Node):
         if self._world.done or self._world.state.time >= self._p.seconds > 0.0:
             self._finish()
 
-    def _somebody_drives(self) -> bool:
-        """True once the awaited node listens to the first camera; its first frame is then the drive's first."""
-        topic = next(iter(self._images.values())).topic_name
-        self._started = any(end.node_name == self._p.wait_for for end in self.get_subscriptions_info_by_topic(topic))
-        self._began_s = time.monotonic()
-        waited_s = time.monotonic() - self._made_s
-        if not self._started and waited_s > self._p.wait_limit_s:
-            raise NodeFailed(f"no node named {self._p.wait_for!r} listens to {topic} after {waited_s:.0f} s")
+    def _all_listen(self) -> bool:
+        """True once every awaited node has listened to the odometry for a moment: their first input is the drive's."""
+        topic = self._odometry.topic_name
+        missing = set(self._p.wait_for) - {end.node_name for end in self.get_subscriptions_info_by_topic(topic)}
+        now_s = self._began_s = time.monotonic()
+        if missing:
+            self._missing_s = now_s
+            if now_s - self._made_s > self._p.wait_limit_s:
+                names = ", ".join(sorted(missing))
+                raise NodeFailed(f"{names} not listening to {topic} after {self._p.wait_limit_s:.0f} s")
+        self._started = now_s - self._missing_s > SETTLE_S
         return self._started
 
     def _publish(self) -> None:
@@ -185,7 +188,7 @@ class _Parameters:
         self.route_max_m = float(read("route_max_m", 700.0))
         self.compressed = bool(read("compressed", True))
         self.jpeg_quality = int(read("jpeg_quality", 90))
-        self.wait_for = str(read("wait_for", "wamdiff2"))  # NOBODY: start at once
+        self.wait_for = tuple(read("wait_for", ["wamdiff2"]))  # [nobody]: start at once
         self.wait_limit_s = float(read("wait_limit_s", 120.0))
         self.front = str(read("front_camera", "cam_front"))
 

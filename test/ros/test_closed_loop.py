@@ -28,6 +28,7 @@ def test_a_drive_with_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     cameras = load_rig(rig)
     names = [camera.name for camera in cameras]
     world = {"map": "procedural:1", "seconds": 5.0, "rig": str(rig), "cars": 0, "walkers": 0}
+    world["wait_for"] = ["recorder", "follower", "wamdiff2"]
     nodes = [
         graph.recorder(tmp_path / "bag"),
         graph.follower("/world"),
