@@ -64,8 +64,8 @@ class Expert:
         """The next 4 s from `state`; `route_s` (m) is about where base_link is on the route."""
         profile = self.profile(route)
         s, _ = profile.project(state.ego.x, state.ego.y, route_s)
-        obstacles = self._hazards.find(state, profile, s)
-        rows, deciders = _rollout(state, profile, s, obstacles, self._hazards.nudges(state, profile, s))
+        obstacles, nudges = self._hazards.find(state, profile, s)
+        rows, deciders = _rollout(state, profile, s, obstacles, nudges)
         table = np.array(rows)
         step = int(PLAN_STEP_S / DT_S)
         points = state.ego.to_local(table[step::step, :2])

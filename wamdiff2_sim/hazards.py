@@ -15,34 +15,20 @@ import numpy as np
 from wamdiff2_core.scene import Command
 from wamdiff2_sim import prediction
 from wamdiff2_sim.longitudinal import COMFORT, DT_S, ROLLOUT_STEPS, Obstacle, arrival_times, standing
-from wamdiff2_sim.prediction import TIMES, LanePaths, Track
-from wamdiff2_sim.route_profile import STEP_M, JunctionSpan, RouteProfile
+from wamdiff2_sim.onroute import OnRoute, view_tracks
+from wamdiff2_sim.prediction import TIMES, LanePaths
+from wamdiff2_sim.roads.roadmap import RoadMap
+from wamdiff2_sim.route_profile import JunctionSpan, RouteProfile
 from wamdiff2_sim.types import EGO_FRONT_M, EGO_LENGTH_M, EGO_WIDTH_M, ActorState, LightState, WorldState
 
 SIGHT_M = 65.0
 WALKER_SIGHT_M = 40.0
-AHEAD_M = 75.0  # window of the route that is looked at
-BEHIND_M = 12.0
 LIGHT_SIGHT_M = 70.0
 STOP_BEFORE_LINE_M = 1.5
 GAP_BEHIND_CAR_M = 3.0
 GAP_BEFORE_WALKER_M = 2.5
 NUDGE_FROM_M, NUDGE_TO_M, NUDGE_M = 1.2, 2.4, 0.5
 _GRID = np.arange(ROLLOUT_STEPS + 1) * DT_S
-
-
-@dataclass(frozen=True)
-class OnRoute:
-    """A track seen from the route, per prediction time (T,): inside the corridor?, nearest and farthest arc
-    length, heading
-    difference to the route (rad), arc length of the middle."""
-
-    track: Track
-    inside: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    turn: np.ndarray
-    middle: np.ndarray
 
 
 def visible(state: WorldState, actor: ActorState) -> bool:
@@ -70,28 +56,6 @@ def light_obstacles(state: WorldState, profile: RouteProfile, front: float) -> l
             continue
         out.append(standing("red light", -1, max(line.s - STOP_BEFORE_LINE_M, min(front, line.s))))
     return out
-
-
-def on_route(track: Track, profile: RouteProfile, s: float, margin: float) -> OnRoute:
-    """Project a predicted track onto the route window around `s`."""
-    first = min(max(0, int((s - BEHIND_M) / STEP_M)), len(profile.xy) - 2)  # never empty, also past the route's end
-    window = slice(first, min(len(profile.xy), int((s + AHEAD_M) / STEP_M)), 2)
-    line = profile.xy[window]
-    flat = track.points.reshape(-1, 2)
-    squares = (flat[:, 0, None] - line[None, :, 0]) ** 2 + (flat[:, 1, None] - line[None, :, 1]) ** 2
-    nearest = np.argmin(squares, axis=1)
-    index = first + 2 * nearest
-    heading = profile.heading[index]
-    dx, dy = flat[:, 0] - profile.xy[index, 0], flat[:, 1] - profile.xy[index, 1]
-    along = dx * np.cos(heading) + dy * np.sin(heading)
-    lateral = -dx * np.sin(heading) + dy * np.cos(heading)
-    hit = (np.abs(lateral) < margin) & (np.abs(along) < 2.0)
-    place = (index * STEP_M + along).reshape(-1, 3)
-    hit = hit.reshape(-1, 3)
-    low = np.where(hit, place, np.inf).min(axis=1)
-    high = np.where(hit, place, -np.inf).max(axis=1)
-    turn = np.angle(np.exp(1j * (track.yaw - heading.reshape(-1, 3)[:, 1])))
-    return OnRoute(track, hit.any(axis=1), low, high, turn, place[:, 1])
 
 
 def leader_obstacle(seen: OnRoute) -> Obstacle:
@@ -150,8 +114,9 @@ class Nudge:
     offset: float
 
 
-def nudge(seen: OnRoute, lateral: float, front: float) -> Nudge | None:
+def nudge(seen: OnRoute, front: float) -> Nudge | None:
     """Room for somebody slow at the edge of our lane, driving our way."""
+    lateral = float(seen.lateral[0])
     if abs(float(seen.turn[0])) > 0.6 or not NUDGE_FROM_M < abs(lateral) < NUDGE_TO_M:
         return None
     s = np.interp(_GRID, TIMES, seen.middle)
@@ -163,47 +128,43 @@ def nudge(seen: OnRoute, lateral: float, front: float) -> Nudge | None:
 class Hazards:
     """Finds the obstacles of a state on a route."""
 
-    def __init__(self, road_map) -> None:
+    def __init__(self, road_map: RoadMap) -> None:
         self._map = road_map
         self._paths = LanePaths(road_map)
 
-    def find(self, state: WorldState, profile: RouteProfile, s: float) -> list[Obstacle]:
-        """All obstacles that matter from arc length `s` of base_link on."""
+    def find(self, state: WorldState, profile: RouteProfile, s: float) -> tuple[list[Obstacle], list[Nudge]]:
+        """All obstacles that matter from arc length `s` of base_link on, and the cyclists to keep off."""
         front = s + EGO_FRONT_M
         obstacles = light_obstacles(state, profile, front)
         crossing: list[OnRoute] = []
+        nudges: list[Nudge] = []
+        for seen in self.look(state, profile, s):
+            kind = seen.track.actor.kind
+            if kind == "pedestrian":
+                found = walker_obstacle(seen, front, state.speed)
+                obstacles += [found] if found else []
+                continue
+            beside = nudge(seen, front) if kind == "cyclist" else None
+            nudges += [beside] if beside else []
+            if seen.inside[0]:
+                obstacles += self._present(seen, s, front)
+            elif seen.inside.any():
+                crossing.append(seen)
+        return obstacles + self._yielding(state, profile, s, crossing, obstacles), nudges
+
+    def look(self, state: WorldState, profile: RouteProfile, s: float) -> list[OnRoute]:
+        """Predicted motion of all visible road users, seen from the route."""
+        tracks, margins = [], []
         for actor in state.actors:
             if not visible(state, actor):
                 continue
             if actor.kind == "pedestrian":
-                margin = EGO_WIDTH_M / 2.0 + (0.5 if actor.speed < 0.2 else 0.9)
-                seen = on_route(prediction.predict_walker(actor), profile, s, margin)
-                found = walker_obstacle(seen, front, state.speed)
-                obstacles += [found] if found else []
-                continue
-            seen = self._vehicle(actor, profile, s)
-            if not seen.inside.any():
-                continue
-            if seen.inside[0]:
-                obstacles += self._present(seen, s, front)
+                tracks.append(prediction.predict_walker(actor))
+                margins.append(EGO_WIDTH_M / 2.0 + (0.5 if actor.speed < 0.2 else 0.9))
             else:
-                crossing.append(seen)
-        return obstacles + self._yielding(state, profile, s, crossing, obstacles)
-
-    def nudges(self, state: WorldState, profile: RouteProfile, s: float) -> list[Nudge]:
-        """Cyclists at the edge of our lane that we pass with more room."""
-        out = []
-        for actor in state.actors:
-            if actor.kind == "cyclist" and visible(state, actor):
-                seen = self._vehicle(actor, profile, s)
-                _, lateral = profile.project(actor.x, actor.y, float(seen.middle[0]))
-                found = nudge(seen, lateral, s + EGO_FRONT_M)
-                out += [found] if found else []
-        return out
-
-    def _vehicle(self, actor: ActorState, profile: RouteProfile, s: float) -> OnRoute:
-        track = prediction.predict_vehicle(actor, self._paths)
-        return on_route(track, profile, s, EGO_WIDTH_M / 2.0 + actor.width / 2.0 + 0.15)
+                tracks.append(prediction.predict_vehicle(actor, self._paths))
+                margins.append(EGO_WIDTH_M / 2.0 + actor.width / 2.0 + 0.15)
+        return view_tracks(tracks, margins, profile, s)
 
     def _present(self, seen: OnRoute, s: float, front: float) -> list[Obstacle]:
         """Obstacle of a vehicle that is on our path now."""
@@ -216,14 +177,16 @@ class Hazards:
         leave = TIMES[-1] if seen.inside.all() else float(TIMES[int(np.argmin(seen.inside))])
         return [blocking_obstacle(seen, "yield", 1.5, leave + 0.3)]
 
-    def _yielding(self, state, profile, s, crossing: list[OnRoute], obstacles) -> list[Obstacle]:
+    def _yielding(
+        self, state: WorldState, profile: RouteProfile, s: float, crossing: list[OnRoute], obstacles: list[Obstacle]
+    ) -> list[Obstacle]:
         """Stops for vehicles that will be in our way at the time we would be there, and have priority."""
         out: list[Obstacle] = []
         ours: np.ndarray | None = None
         front = s + EGO_FRONT_M
         for seen in crossing:
             span = self._span(profile, s, float(seen.low[seen.inside].min()))
-            if span is None or not self._has_priority(state, seen.track.actor, span, s, front):
+            if span is None or not self._has_priority(seen.track.actor, span):
                 continue
             if ours is None:
                 ours = np.array(arrival_times(profile, front, EGO_FRONT_M, state.speed, obstacles))
@@ -238,7 +201,7 @@ class Hazards:
                 return span
         return None
 
-    def _has_priority(self, state: WorldState, actor: ActorState, span: JunctionSpan, s: float, front: float) -> bool:
+    def _has_priority(self, actor: ActorState, span: JunctionSpan) -> bool:
         """Must we let this vehicle go first?"""
         lane = self._map.lanes[actor.lane_id]
         if lane.junction_id == span.junction_id:
