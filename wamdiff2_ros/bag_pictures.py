@@ -31,7 +31,7 @@ def snapshots(
 ) -> list[Snapshot]:
     """At most `count` moments with the pictures of all `cameras` that the bag holds for them, left camera first."""
     wanted = set(moments(plans, boxes, status, count))
-    topics = {}
+    topics: dict[str, str] = {}
     for camera in cameras:
         topics |= {f"/world/{camera.name}/image{end}": camera.name for end in ("", "/compressed")}
     pictures: dict[int, dict[str, np.ndarray]] = {}

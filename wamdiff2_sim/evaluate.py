@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -53,7 +54,7 @@ class Job:
         return [self.checkpoint, self.town, self.seed, self.block_size, self.steps, self.threshold, self.latency_s]
 
 
-_drivers: dict[tuple, object] = {}  # one per process: loading a checkpoint costs more than a plan
+_drivers: dict[tuple, Any] = {}  # one per process: loading a checkpoint costs more than a plan
 
 
 def _driver(job: Job):

@@ -75,7 +75,8 @@ def run(job: FrameJob, console: Console, kind_of: Callable[[str], str] = lambda 
                 sink.write(json.dumps(row, allow_nan=False) + "\n")
             sink.flush()
             progress.advance(bar)
-    report = {"what": "frames", "settings": _settings(job, frames, rows), "machine": machine(job.device)}
+    report: dict[str, object] = {"what": "frames", "settings": _settings(job, frames, rows)}
+    report["machine"] = machine(job.device)
     report["results"] = figures(rows, kind_of)
     write_json(job.out, report)
     return report
@@ -168,8 +169,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, default in (("steps", 8), ("frames", 500), ("workers", 1), ("threads", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--threshold", type=float, default=0.9)
-    for name, default in (("rule", "dynamic"), ("device", "cpu"), ("dtype", "float32")):
-        parser.add_argument(f"--{name}", default=default)
+    for name, text in (("rule", "dynamic"), ("device", "cpu"), ("dtype", "float32")):
+        parser.add_argument(f"--{name}", default=text)
     console = Console(stderr=True)
     try:
         report = run(FrameJob(**vars(parser.parse_args(argv))), console)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -101,7 +102,7 @@ def _frame(folder: Path, images: tuple[str, ...], entries: Sequence[dict]) -> Fr
     boxes = detect.parse(said["detect"][0][1]) if said["detect"] else Detections(())
     if isinstance(points, Failure) or isinstance(boxes, Failure):
         raise DataError(f"{folder}: the truth of {images[0]} cannot be read: {answer!r}")
-    meta = next((entry["meta"] for entry in entries if entry["task"] == "plan"), {})
+    meta: dict[str, Any] = next((entry["meta"] for entry in entries if entry["task"] == "plan"), {})
     questions = tuple((human.removesuffix(_ASK_END), answer) for human, answer in said["ask"])
     paths = tuple(folder / image for image in images)
     return Frame(f"{folder.name}/{paths[0].stem}", paths, ego, instruction, points.points, boxes.boxes, questions, meta)

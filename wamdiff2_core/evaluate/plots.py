@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
+from typing import Any
 
 import cv2
 import numpy as np
@@ -91,7 +92,7 @@ def _zoom(axes, record: DriveRecord, margin_m: float = 40.0) -> None:
     axes.set_ylim(low[1], high[1])
 
 
-def _figure(width: float, height: float) -> tuple[Figure, object]:
+def _figure(width: float, height: float) -> tuple[Figure, Any]:
     figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()

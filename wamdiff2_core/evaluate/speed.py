@@ -27,7 +27,7 @@ def measure(
 
     The first scene warms up and is not counted. `done` is called after every scene.
     """
-    results = []
+    results: list[dict[str, object]] = []
     for block in block_sizes:
         driver.decoding = replace(driver.decoding, block_size=block, steps=min(steps, block))
         driver.answer(scenes[0], TASKS)

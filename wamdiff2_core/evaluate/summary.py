@@ -13,8 +13,8 @@ from wamdiff2_core.evaluate.answers import answer_score
 from wamdiff2_core.evaluate.record import DriveRecord
 from wamdiff2_core.evaluate.waypoints import waypoint_errors
 
-STATED = ("block_size", "block_sizes_used", "steps", "threshold", "rule", "checkpoint", "seed", "commit", "map")
-STATED += ("kernels", "device", "bag_finished")
+STATED: tuple[str, ...] = ("block_size", "block_sizes_used", "steps", "threshold", "rule", "checkpoint", "seed")
+STATED += ("commit", "map", "kernels", "device", "bag_finished")
 SCORED = ("route_completion", "collisions", "red_lights", "off_road_s", "comfort", "drive_ended")
 
 
