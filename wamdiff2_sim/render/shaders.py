@@ -125,6 +125,7 @@ in vec4 in_paint;            // rgb, flags
 in vec4 in_second;           // rgb, skin tone
 out vec4 v_colour;
 
+const float LAMP_STEP = 0.44;   // actor_mesh.LAMP_STEP_M
 const vec3 SKIN_A = vec3(0.92, 0.72, 0.58), SKIN_B = vec3(0.36, 0.24, 0.17);
 const vec3 HAIR_A = vec3(0.30, 0.22, 0.12), HAIR_B = vec3(0.05);
 const vec3 RED = vec3(1.0, 0.09, 0.07), YELLOW = vec3(1.0, 0.78, 0.06), GREEN = vec3(0.08, 1.0, 0.45);
@@ -146,6 +147,12 @@ void main() {
     int flags = int(in_paint.a * 255.0 + 0.5);
     vec3 p = in_pos;
     if (part == 12 || part == 13) p.x += (part == 12 ? 1.0 : -1.0) * in_size.w * (0.5 - p.z) * 0.9;
+    int lamp = flags >> 4;   // signal heads: 1 red, 2 yellow, 3 green, 4 dark
+    if (part - 13 == lamp && lamp > 0) {   // a lit lamp blooms: far away it looks larger than it is
+        vec2 middle = vec2(0.0, float(15 - part) * LAMP_STEP);
+        p.yz = middle + (p.yz - middle) * clamp(distance(in_place.xyz, u_eye) / 22.0, 1.0, 2.0);
+        p.x += 0.02;
+    }
     vec3 world = place(p * in_size.xyz) + in_place.xyz;
     vec3 n = place(normalize(unit(in_normal) / in_size.xyz));
     gl_Position = u_matrix * vec4(world, 1.0);
@@ -160,7 +167,6 @@ void main() {
     float edge = pow(1.0 - abs(dot(away, n)), 3.0);
     float blink = step(fract(u_time * 1.5), 0.55);
     bool braking = (flags & 1) != 0, left = (flags & 2) != 0, right = (flags & 4) != 0;
-    int lamp = flags >> 4;   // signal heads: 1 red, 2 yellow, 3 green
     vec3 own = MATERIAL[part], glow = vec3(0.0);
     if (part == 0) own = in_paint.rgb;
     else if (part == 9) own = mix(SKIN_A, SKIN_B, in_second.a);
@@ -178,7 +184,7 @@ void main() {
     else if (part == 15 && lamp == 2) glow = YELLOW;
     else if (part == 16 && lamp == 3) glow = GREEN;
     float fog_free = clear(gl_Position);
-    v_colour = dot(glow, glow) > 0.0 ? vec4(glow, sqrt(fog_free)) : vec4(base, fog_free);   // lamps pierce fog
+    v_colour = dot(glow, glow) > 0.0 ? vec4(glow, pow(fog_free, 0.35)) : vec4(base, fog_free);   // lamps pierce fog
 }
 """
 )
