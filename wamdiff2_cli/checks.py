@@ -51,7 +51,7 @@ def findings(checkpoint: Path | None) -> Iterator[Finding]:
 
 
 def _python() -> Finding:
-    return Finding("python", OK, f"{platform.python_version()} ({sys.executable})")  # an older one cannot read this file
+    return Finding("python", OK, f"{platform.python_version()} ({sys.executable})")
 
 
 def _processor() -> Finding:

@@ -164,6 +164,7 @@ def _plan(ns: int, heard: Heard) -> PlanRecord:
         frame_age_ms=float(stats.frame_age_ms) if stats else 0.0,
         forwards=int(stats.forwards) if stats else 0,
         instruction=plan.instruction,
+        stamp_ns=ns,
     )
 
 

@@ -23,6 +23,7 @@ class PlanRecord:
     frame_age_ms: float = 0.0
     forwards: int = 0
     instruction: str = ""
+    stamp_ns: int = 0  # exact, for matching: seconds since 1970 as a float do not hold nanoseconds
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, select_autoescape
@@ -17,15 +18,26 @@ WORLD_NOTE = (
 )
 
 
-def write_report(path: Path, record: DriveRecord, summary: dict[str, object], title: str = "wamdiff2 drive") -> None:
-    """Write the report of `record` with the figures of `summary` (see `summarise`) to `path`, whole or not at all."""
+def write_report(
+    path: Path,
+    record: DriveRecord,
+    summary: dict[str, object],
+    title: str = "wamdiff2 drive",
+    tables: Mapping[str, list[list[str]]] | None = None,
+    note: str = WORLD_NOTE,
+) -> None:
+    """Write the report of `record` with the figures of `summary` (see `summarise`) to `path`, whole or not at all.
+
+    `tables`: further ones by title, each a heading and rows.
+    """
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(default=True)
     )
     per_waypoint = summary.get("per_waypoint_l2_m")
     page = environment.get_template("drive.html.j2").render(
         title=title,
-        note=WORLD_NOTE,
+        note=note,
+        tables=[{"title": name, "cells": cells} for name, cells in (tables or {}).items()],
         tiles=_tiles(summary),
         rows=[(key, _show(value)) for key, value in summary.items()],
         route_map=plots.route_map(record),

@@ -42,8 +42,22 @@ BENCH = (
     ("plan ms", "total_ms", "{:.1f}"),
     ("scene ms", "scene_ms", "{:.1f}"),
 )
-COLUMNS = {"frames": FRAMES, "drive": DRIVE, "bench": BENCH}
-SHOWN = ("checkpoint", "maps", "towns", "steps", "threshold", "rule", "latency_s", "device", "dtype", "workers")
+REPLAY = (
+    ("frames", "frames", "{:d}"),
+    ("ADE to the expert m", "ade_m", "{:.2f}"),
+    ("FDE to the expert m", "fde_m", "{:.2f}"),
+    ("ADE to the recorded plan m", "ade_to_recorded_m", "{:.2f}"),
+    ("failed plans", "failed_plans_share", "{:.2%}"),
+    *FRAMES[-5:],
+)
+COLUMNS = {"frames": FRAMES, "drive": DRIVE, "bench": BENCH, "replay": REPLAY}
+WHAT = {
+    "frames": "Open loop, labelled frames",
+    "drive": "Closed loop, routes",
+    "bench": "Speed",
+    "replay": "A bag planned once more",
+}
+SHOWN: tuple[str, ...] = ("bag", "checkpoint", "maps", "towns", "steps", "threshold", "rule", "latency_s", "device", "dtype", "workers")
 SHOWN += ("threads",)
 Cells = list[list[str]]
 
@@ -107,7 +121,7 @@ def merged_markdown(reports: Sequence[Mapping[str, Any]]) -> str:
 def caption(report: Mapping[str, Any]) -> str:
     """What was measured, on what machine, in one line."""
     settings, where = report.get("settings", {}), report.get("machine", {})
-    what = {"frames": "Open loop, labelled frames", "drive": "Closed loop, routes", "bench": "Speed"}[report["what"]]
+    what = WHAT[report["what"]]
     told = [f"{name} {_plain(settings[name])}" for name in SHOWN if settings.get(name)]
     told += [str(where[name]) for name in ("gpu", "cpu") if where.get(name)]
     if where.get("cores"):
