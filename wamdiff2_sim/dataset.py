@@ -16,13 +16,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from wamdiff2_core.errors import ConfigError, Wamdiff2Error
 from wamdiff2_sim.data.shards import STATISTICS, ShardWriter, shard_path
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+    from multiprocessing.sharedctypes import Synchronized
+
+    from wamdiff2_sim.data.frames import FrameSource
 
 RIG = Path(__file__).resolve().parent.parent / "config" / "rig_three.yaml"
 SINGLE_THREADED = ("LP_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -58,7 +64,7 @@ class Job:
         return min(self.shard_frames, self.frames - index * self.shard_frames) if self.frames else self.shard_frames
 
 
-def work(job: Job, worker: int, done) -> None:
+def work(job: Job, worker: int, done: Synchronized) -> None:
     """Write shards worker, worker + workers, ... ; count frames in the shared value `done`."""
     for name in SINGLE_THREADED:
         os.environ[name] = "1"
@@ -71,17 +77,20 @@ def work(job: Job, worker: int, done) -> None:
     cv2.setNumThreads(1)
     device = job.egl_devices[worker % len(job.egl_devices)] if job.egl_devices else None
     source = FrameSource(load_rig(job.rig), job.maps, job.perturb, device)
-    index = worker
+    index, parent = worker, os.getppid()
     while job.shards is None or index < job.shards:
         if not shard_path(job.out, index).exists():
-            _write_shard(job, source, index, done)
+            _write_shard(job, source, index, done, parent)
         index += job.workers
     source.close()
 
 
-def _write_shard(job: Job, source, index: int, done) -> None:
+def _write_shard(job: Job, source: FrameSource, index: int, done: Synchronized, parent: int) -> None:
+    """One shard; gives up when the parent process is gone, so that no worker outlives a killed job."""
     writer = ShardWriter(job.out, index)
     for frame in source.frames(job.seed, index):
+        if os.getppid() != parent:
+            raise SystemExit(1)
         writer.add(frame)
         with done.get_lock():
             done.value += 1
@@ -112,7 +121,7 @@ def run(job: Job, console: Console) -> float:
     return time.monotonic() - began
 
 
-def _watch(job: Job, workers: Sequence, done, console: Console) -> None:
+def _watch(job: Job, workers: Sequence[SpawnProcess], done: Synchronized, console: Console) -> None:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
