@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.scene import Camera, Command
 from wamdiff2_sim.render import Renderer, build_town, project_boxes, project_lights
+from wamdiff2_sim.render.context import create_context
 from wamdiff2_sim.roads.roadmap import Lane, LightGroup, RoadMap
 from wamdiff2_sim.types import ActorView, LightState, Pose, WeatherSpec
 
@@ -197,6 +199,11 @@ def test_another_town_replaces_the_first(town):
         renderer.set_town(town)
         after = renderer.render([car(1, 15.0, 1.0)], EGO, {})["cam_front"]
     assert not np.array_equal(before, other) and np.array_equal(before, after)
+
+
+def test_a_missing_device_is_told():
+    with pytest.raises(ConfigError, match="EGL device 99"):
+        create_context(99)
 
 
 def test_brake_lights_shine(renderer):

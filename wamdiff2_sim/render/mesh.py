@@ -20,12 +20,12 @@ class Tier(IntEnum):
     DETAIL = 3  # small things, left out far away
 
 
-NEAR_RANGE_M = 95.0
+NEAR_RANGE_M = 80.0
 RANGE_M = {
-    Tier.ALWAYS: (0.0, 480.0),
+    Tier.ALWAYS: (0.0, 420.0),
     Tier.NEAR: (0.0, NEAR_RANGE_M),
-    Tier.FAR: (NEAR_RANGE_M, 330.0),
-    Tier.DETAIL: (0.0, 140.0),
+    Tier.FAR: (NEAR_RANGE_M, 270.0),
+    Tier.DETAIL: (0.0, 125.0),
 }
 
 # normal: 128 + 127 * component; extra: street lamp light, wetness (shine when it rains), texture layer, unused

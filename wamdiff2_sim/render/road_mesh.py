@@ -158,7 +158,7 @@ def _add_skirt(builder: MeshBuilder, lane: Lane, side: int, asphalt: np.ndarray)
     uv = np.repeat(np.arange(len(rows)) * 0.5, 2)[:, None] * (1.0, 0.0)
     # seen from outside, going along the lane runs to the left on its right side
     triangles = ribbon_triangles(len(rows), 2)[:, ::-1]
-    builder.add(pos, triangles, np.repeat(outward, 2, 0), uv, asphalt * 0.8)
+    builder.add(pos, triangles, np.repeat(outward, 2, 0), uv, asphalt * 0.8, tier=Tier.DETAIL)
 
 
 def _add_marks(paint: _Paint, lane: Lane) -> None:
@@ -270,6 +270,6 @@ def _add_sidewalk_run(
     tri = ribbon_triangles(rows, 2)
     builder.add(face, tri, np.repeat(towards_road, 2, 0), uv, kerb * 0.85, tier=Tier.DETAIL)
     _sheet(builder, [edge, back], [kerb, kerb], textures.PLAIN, wet=0.3, tier=Tier.DETAIL)
-    _sheet(builder, [back, end], [paving, paving], textures.PAVING, wet=0.5)
+    _sheet(builder, [back, end], [paving, paving], textures.PAVING, wet=0.5, tier=Tier.DETAIL)
     rear = np.stack([end, line(SIDEWALK_M, -0.6)], 1).reshape(-1, 3)
     builder.add(rear, tri, np.repeat(-towards_road, 2, 0), uv, kerb * 0.6, tier=Tier.DETAIL)
