@@ -289,7 +289,7 @@ def _interaction(
 def _spawn_slots(graph: LaneGraph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Places where a vehicle may appear: lane (K,), s (K,), xyz (K, 3), outside junctions and not on a lane's last
     metres."""
-    lanes, s = [], []
+    lanes, s = [np.zeros(0, dtype=np.int64)], [np.zeros(0)]
     for lane in np.flatnonzero((graph.junction < 0) & (graph.length > 14.0)):
         if graph.successors[lane]:
             places = np.arange(6.0, graph.length[lane] - 6.0, SLOT_STEP_M)

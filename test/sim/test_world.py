@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from wamdiff2_core.errors import ConfigError
+from wamdiff2_core.rig import load_rig
 from wamdiff2_core.scene import Command
 from wamdiff2_sim.roads.roadmap import load_map
 from wamdiff2_sim.roads.route import Route
@@ -145,6 +147,30 @@ def test_the_expert_plans_from_the_world():
     plan = world.expert_plan()
     assert plan.shape == (8, 2)
     assert np.isfinite(plan).all()
+
+
+def test_cameras_boxes_and_questions_come_from_one_moment():
+    pytest.importorskip("moderngl")
+    rig = load_rig(Path(__file__).parents[2] / "config" / "rig_three.yaml")
+    world = World(MAP, seed=3, rig=rig, traffic=(20, 10))
+    try:
+        for control in controls(20):
+            world.step(control)
+        scene = world.scene("what is ahead?")
+        assert {name: image.shape for name, image in scene.images.items()} == {
+            camera.name: (camera.height, camera.width, 3) for camera in rig
+        }
+        again = world.render()
+        assert all(np.array_equal(again[name], image) for name, image in scene.images.items())
+        assert scene.images["cam_front"].std() > 10.0
+        for box in world.boxes():
+            assert 0.0 <= box.visible <= 1.0
+            assert 0.0 <= box.xyxy[0] < box.xyxy[2] <= 640.0
+        question, answer = world.question(np.random.default_rng(0))
+        assert question
+        assert answer
+    finally:
+        world.close()
 
 
 @pytest.mark.parametrize("arguments", [{"seed": -1}, {"traffic": (-1, 0)}])
