@@ -20,7 +20,8 @@ def a_drive() -> DriveRecord:
     seconds = np.linspace(0, 20, 201)
     track = np.column_stack([seconds, seconds * 5, np.sin(seconds / 4) * 3, np.full(201, 5.0)])
     expert = np.column_stack([np.arange(1, 9) * 2.5, np.zeros(8)])
-    plans = [PlanRecord(k * 0.25, expert + [0.0, 0.3], expert, 180.0 + k, 230.0, 20, "follow the road") for k in range(79)]
+    beside = expert + [0.0, 0.3]
+    plans = [PlanRecord(k * 0.25, beside, expert, 180.0 + k, 230.0, 20, "follow the road") for k in range(79)]
     plans.append(PlanRecord(19.9, None, expert, 200.0, 240.0, 20, "follow the road"))
     car = Box("car", (400, 400, 500, 500), 0.9)
     picture = np.full((96, 160, 3), 120, np.uint8)
@@ -32,7 +33,10 @@ def a_drive() -> DriveRecord:
         lanes=[track[:, 1:3] + [0.0, 3.5]],
         plans=plans,
         boxes=[BoxRecord(1.0, (car,), (car,))],
-        answers=[AnswerRecord(1.0, "what <b>colour</b>?", "red.", "red", "light"), AnswerRecord(2.0, "why?", "no", "yes")],
+        answers=[
+            AnswerRecord(1.0, "what <b>colour</b>?", "red.", "red", "light"),
+            AnswerRecord(2.0, "why?", "no", "yes"),
+        ],
         snapshots=[Snapshot(1.0, {"left": picture, "front": picture, "right": picture}, "t = 1.0 s")],
         parse_failures=1,
         wall_seconds=21.0,

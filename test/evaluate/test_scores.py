@@ -53,7 +53,8 @@ def test_detection_score_order_matters():
 
 
 def test_answers_forgive_case_and_the_final_stop_only():
-    score = answer_score([("light", "The light is red", "the light is red."), ("light", "green", "red"), ("car", None, "x")])
+    same = ("light", "The light is red", "the light is red.")
+    score = answer_score([same, ("light", "green", "red"), ("car", None, "x")])
     assert score.correct == pytest.approx(1 / 3)
     assert score.by_kind == {"car": 0.0, "light": 0.5}
     assert math.isnan(answer_score([]).correct)

@@ -1,0 +1,141 @@
+"""The commands on small input, and errors that say what to do. Each command is run in this process."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from wamdiff2_cli import bench, checks, doctor
+from wamdiff2_cli.main import app
+from wamdiff2_core.errors import CheckpointError, ConfigError, DataError, Wamdiff2Error
+from wamdiff2_sim import evaluate as closed_loop
+
+
+def run(*arguments: object) -> str:
+    """Standard output of a command that must succeed."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*arguments: object) -> Wamdiff2Error:
+    """The error of a command that must fail with one that a user can do something about."""
+    with pytest.raises(Wamdiff2Error) as caught:
+        CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    return caught.value
+
+
+def test_a_missing_checkpoint_is_named(tmp_path: Path, shards: Path) -> None:
+    for command in (
+        ("evaluate", "frames", tmp_path / "no", shards, "--out", tmp_path / "x.json"),
+        ("evaluate", "drive", tmp_path / "no", "--out", tmp_path / "x.json"),
+        ("plan", tmp_path / "x.jpg", "--checkpoint", tmp_path / "no"),
+        ("replay", tmp_path, "--checkpoint", tmp_path / "no"),
+        ("bench", "--checkpoint", tmp_path / "no"),
+    ):
+        error = refused(*command)
+        assert isinstance(error, CheckpointError) and str(tmp_path / "no") in str(error)
+
+
+def test_wrong_block_sizes_are_named(micro: Path, shards: Path, tmp_path: Path) -> None:
+    for text in ("0", "8,8", "many"):
+        error = refused("evaluate", "frames", micro, shards, "--block-sizes", text, "--out", tmp_path / "x.json")
+        assert isinstance(error, ConfigError) and text in str(error)
+
+
+def test_frames_prints_one_json_report(micro: Path, shards: Path, tmp_path: Path) -> None:
+    out = tmp_path / "frames.json"
+    options = ("--block-sizes", "32", "--frames", 1, "--steps", 2, "--out", out, "--json")
+    report = json.loads(run("evaluate", "frames", micro, shards, *options))
+    assert report == json.loads(out.read_text()) and report["results"][0]["frames"] == 1
+    text = run("evaluate", "table", out)
+    assert text.startswith("Open loop") and "| block size | 32 |" in text
+    assert isinstance(refused("evaluate", "table", shards / "none.json"), DataError)
+
+
+def test_plan_draws_and_tells(micro: Path, shards: Path, tmp_path: Path) -> None:
+    pictures = sorted((shards / "shard_00000" / "images").glob("0000_*.jpg"))
+    options = ("--checkpoint", micro, "--steps", 2, "--out", tmp_path / "plan.jpg", "--json")
+    result = CliRunner().invoke(app, ["plan", *map(str, pictures), *map(str, options)], catch_exceptions=False)
+    told = json.loads(result.stdout)
+    assert result.exit_code == (2 if "failure" in told["plan"] else 0)
+    assert told["plan"]["forwards"] > 0 and (tmp_path / "plan.jpg").is_file()
+    error = refused("plan", pictures[0], *options)
+    assert "expected 3 pictures in this order: cam_front cam_front_left cam_front_right; got 1" in str(error)
+
+
+def test_replay_compares_block_sizes(micro: Path, bag: Path, tmp_path: Path) -> None:
+    options = ("--checkpoint", micro, "--block-sizes", "16,32", "--steps", 2, "--frames", 2, "--threads", 1)
+    report = json.loads(run("replay", bag, *options, "--out", tmp_path, "--json"))
+    assert [row["block_size"] for row in report["results"]] == [16, 32]
+    assert [row["frames"] for row in report["results"]] == [2, 2] and report["recorded"]["map"] == "Town02"
+    page = (tmp_path / "report.html").read_text()
+    assert "Nothing was driven" in page and "by block size" in page
+    assert "is no bag" in str(refused("replay", tmp_path / "none", *options))
+
+
+def test_doctor_tells_whether_the_demo_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, optional = checks.Finding("a", "ok", "there"), checks.Finding("b", "optional", "not there", "get it")
+    missing = checks.Finding("c", "missing", "not there", "run this")
+    for found, code in (([good, optional], 0), ([good, missing], 1)):
+        monkeypatch.setattr(checks, "findings", lambda folder, found=found: iter(found))
+        result = CliRunner().invoke(app, ["doctor", "--json"])
+        assert result.exit_code == code
+        assert json.loads(result.stdout) == {"demo": code == 0, "findings": [f.plain() for f in found]}
+        text = CliRunner().invoke(app, ["doctor"]).stdout
+        assert all(f.found in text and f.do in text for f in found)
+    assert doctor.NAME == "doctor"
+
+
+def test_single_findings(micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert checks._checkpoint(micro).state == "ok"
+    broken = checks._checkpoint(tmp_path)
+    assert broken.state == "missing" and "--checkpoint" in broken.do
+    assert checks._town().state == "ok"
+    lost = checks._packages("no_such_package_here")
+    assert lost.state == "missing" and "no_such_package_here" in lost.found
+    monkeypatch.setattr(checks, "PROBE_S", 0.01)
+    assert checks._last_line(checks._probe("import time; time.sleep(5)")) == "no answer within 0 s"
+
+
+def test_bench_measures_stored_frames_and_appends(micro: Path, shards: Path, tmp_path: Path) -> None:
+    options = ("--data", shards, "--scenes", 2, "--block-sizes", "32", "--steps", 2, "--threads", 1)
+    report = json.loads(run("bench", "--checkpoint", micro, *options, "--out", tmp_path / "b.json", "--json"))
+    (row,) = report["results"]
+    assert row["scenes"] == 2 and row["total_ms"] > 0 and report["machine"]["cores"] >= 1
+    for _ in range(2):
+        bench.append(tmp_path / "RESULTS.md", report)
+    text = (tmp_path / "RESULTS.md").read_text()
+    assert text.count("# Measured speed") == 1 and text.count("| plan ms |") == 2
+
+
+def test_train_names_the_recipes() -> None:
+    assert "tiny_ar" in str(refused("train", "no_such_recipe"))
+
+
+def test_rows_of_drives_survive_a_kill(tmp_path: Path) -> None:
+    file = tmp_path / "drive.jsonl"
+    file.write_text('{"key": [1]}\n{"key": [2]}\n{"key"')
+    assert closed_loop.read_rows(file) == [{"key": [1]}, {"key": [2]}]
+    assert file.read_text().endswith("[2]}\n")
+
+
+def test_drive_rows_become_a_table() -> None:
+    scored = {"route_completion": 1.0, "collisions": 0, "red_lights": 1, "off_road_s": 0.0, "comfort": 1.0}
+    plans = {"plans": 10, "failures": {"parse": 1}, "forwards_per_plan": 8.0, "latency_ms_p50": 100.0}
+    rows = [{"block_size": 32, "per_waypoint_m": [0.1 * k] * 8, **plans, **scored} for k in (1, 3)]
+    (row,) = closed_loop.table(rows)
+    assert row["routes"] == 2 and row["completed_routes"] == 2 and row["ade_m"] == pytest.approx(0.2)
+    assert row["failed_plans_share"] == pytest.approx(0.1) and row["red_lights_per_route"] == 1.0
+
+
+def test_evaluating_drives_needs_few_packages() -> None:
+    """The closed loop runs on machines without report and bag libraries."""
+    import subprocess
+
+    heavy = ("typer", "jinja2", "matplotlib", "faster_coco_eval", "rosbags", "rclpy")
+    code = f"import sys, wamdiff2_sim.evaluate; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
