@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,20 @@ def load_driver(settings: Settings) -> Any:
 
         torch.set_num_threads(settings.threads)
     return Driver.from_checkpoint(settings.checkpoint, device=settings.device, dtype=settings.dtype)
+
+
+def said_aloud(transition: Callable[..., TransitionCallbackReturn]) -> Callable[..., TransitionCallbackReturn]:
+    """Log what a transition raises: rclpy turns it into an error state and says nothing."""
+
+    @wraps(transition)
+    def wrapped(node: Any, state: LifecycleState) -> TransitionCallbackReturn:
+        try:
+            return transition(node, state)
+        except Exception:
+            node.get_logger().error(traceback.format_exc())
+            raise
+
+    return wrapped
 
 
 class DriverNode(LifecycleNode):
@@ -115,6 +130,7 @@ class DriverNode(LifecycleNode):
         if not started and self.context.ok():
             raise NodeFailed("autostart failed; the reason is in the line above")
 
+    @said_aloud
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         settings = self.settings
         try:
@@ -142,6 +158,7 @@ class DriverNode(LifecycleNode):
         self.get_logger().info(f"configured in {took_s:.1f} s: {settings.checkpoint} on {settings.device}")
         return SUCCESS
 
+    @said_aloud
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
         assert self._mailbox is not None and self._inputs is not None
         assert self._outputs is not None
