@@ -31,6 +31,7 @@ PLAN_EVERY = 2
 FRAMES_PER_MAP = 140
 FRAMES_PER_DRIVE = 70
 ROUTE_CHOICES = 6
+SOUGHT = {Command.LEFT: 0.36, Command.RIGHT: 0.22, Command.STRAIGHT: 0.27, Command.FOLLOW: 0.15}
 EARLY_M = 220.0  # a drive sees about so much of its route
 MODEL_SIZES = {"cam_front": (320, 192)}  # (width, height); other cameras:
 SIDE_SIZE = (160, 96)
@@ -205,15 +206,16 @@ class Drive:
 
 
 def interesting_route(road_map: RoadMap, rng: np.random.Generator) -> Route:
-    """The one of some random routes that soonest has turns and lights."""
+    """The one of some random routes that soonest has lights and many manoeuvres of one kind, drawn by `SOUGHT`."""
     routes = [plan_route(road_map, rng, *ROUTE_M) for _ in range(ROUTE_CHOICES)]
-    return max(routes, key=_early_events)
+    sought = list(SOUGHT)[int(rng.choice(len(SOUGHT), p=list(SOUGHT.values())))]
+    return max(routes, key=lambda route: _early_events(route, sought))
 
 
-def _early_events(route: Route) -> float:
-    worth = {Command.LEFT: 1.0, Command.RIGHT: 1.2, Command.STRAIGHT: 0.2, Command.FOLLOW: 0.0}
-    turns = sum(worth[manoeuvre.command] for manoeuvre in route.manoeuvres if 10.0 < manoeuvre.start_s < EARLY_M)
-    return turns + sum(0.4 for s, _ in route.stop_lines if 10.0 < s < EARLY_M)
+def _early_events(route: Route, sought: Command) -> float:
+    early = [manoeuvre.command for manoeuvre in route.manoeuvres if 10.0 < manoeuvre.start_s < EARLY_M]
+    lights = sum(10.0 < s < EARLY_M for s, _ in route.stop_lines)
+    return early.count(sought) + 0.25 * len(early) + 0.3 * lights
 
 
 def visible_state(state: WorldState, boxes: Sequence[GtBox], front: Camera) -> WorldState:
