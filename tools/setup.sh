@@ -31,14 +31,17 @@ system_libraries() {
     grep -q 'libEGL\.so\.1' <<<"$known" || missing+=(libegl1)
     grep -q 'libGL\.so\.1' <<<"$known" || missing+=(libgl1)
     grep -q 'libEGL_mesa\.so\.0' <<<"$known" || missing+=(libegl-mesa0)
-    ls /usr/lib/*/dri/swrast_dri.so /usr/lib/*/libgallium*.so >/dev/null 2>&1 ||
-        ls /usr/lib/*/dri/swrast_dri.so >/dev/null 2>&1 || missing+=(libgl1-mesa-dri)
+    { compgen -G '/usr/lib/*/dri/swrast_dri.so' || compgen -G '/usr/lib/*/libgallium*.so'; } >/dev/null ||
+        missing+=(libgl1-mesa-dri)
     "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
     [ -f "$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["include"])')/Python.h" ] || missing+=(python3-dev)
-    [ ${#missing[@]} -eq 0 ] && return
-    local command="apt-get install -y --no-install-recommends ${missing[*]}"
+    [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+}
+
+install_packages() { # as root: installs them; else ends with the command that does
+    local command="apt-get install -y --no-install-recommends $*"
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        say "installing system packages: ${missing[*]}"
+        say "installing system packages: $*"
         apt-get update -qq
         DEBIAN_FRONTEND=noninteractive $command
     else
@@ -86,6 +89,7 @@ messages() {
 
 python=${PYTHON:-}
 if [ -z "$python" ]; then
+    command -v python3 >/dev/null || install_packages python3 python3-venv
     for python in python3 python3.13 python3.12 python3.11 ''; do
         [ -z "$python" ] && fail "Python 3.11 or newer is needed: none was found. Set PYTHON=/path/to/python3."
         "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break
