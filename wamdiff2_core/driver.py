@@ -70,6 +70,11 @@ class Driver:
         loaded = load_model(folder, device=device, dtype=dtype)
         return cls(loaded, TextTokenizer.from_folder(folder), ImageFormat.from_folder(folder), decoding)
 
+    @property
+    def kernels(self) -> str:
+        """Name of the kernel set in use."""
+        return self.decoder.kernels
+
     def plan(self, scene: Scene) -> Plan | Failure:
         """Where to drive in the next 4 s."""
         return self.answer(scene, ("plan",))["plan"]  # type: ignore[return-value]

@@ -18,7 +18,7 @@ from wamdiff2_core.evaluate.record import AnswerRecord, BoxRecord, DriveRecord, 
 from wamdiff2_core.rig import load_rig
 from wamdiff2_core.scene import Box, Camera, FailureKind
 from wamdiff2_core.tasks.detect import MAX_BOXES
-from wamdiff2_ros.bag_messages import BOXES_UNKNOWN, STATUS_VALID, Bag, boxes_of, plan_points, stamp_ns
+from wamdiff2_ros.bag_messages import STATUS_VALID, Bag, boxes_of, plan_points, stamp_ns
 from wamdiff2_ros.bag_pictures import snapshots
 from wamdiff2_ros.graph import share_folder
 from wamdiff2_sim.data.entries import MIN_HEIGHT_UNITS, MIN_VISIBLE, MIN_WIDTH_UNITS
@@ -97,7 +97,7 @@ def _figures(heard: Heard) -> DriveRecord:
         boxes=[
             BoxRecord(ns * 1e-9, boxes_of(heard.boxes[ns]), true_boxes(heard.truth[ns]))
             for ns in sorted(heard.boxes)
-            if ns in heard.truth and heard.boxes[ns].status != BOXES_UNKNOWN
+            if ns in heard.truth  # an answer that failed names no box, and misses those that were there
         ],
         answers=_answers(heard),
     )
