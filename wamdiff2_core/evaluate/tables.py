@@ -57,8 +57,8 @@ WHAT = {
     "bench": "Speed",
     "replay": "A bag planned once more",
 }
-SHOWN: tuple[str, ...] = ("bag", "checkpoint", "maps", "towns", "steps", "threshold", "rule", "latency_s", "device", "dtype", "workers")
-SHOWN += ("threads",)
+SHOWN: tuple[str, ...] = ("bag", "checkpoint", "maps", "towns", "steps", "threshold", "rule", "latency_s")
+SHOWN += ("device", "dtype", "workers", "threads")
 Cells = list[list[str]]
 
 
