@@ -58,6 +58,18 @@ def frames(
     _show(frame_run.run(job, Console(stderr=True, quiet=as_json), kind_of), out, as_json)
 
 
+@app.command("recount")
+def recount(
+    result: Annotated[Path, typer.Argument(help="Result of `evaluate frames`, its .jsonl beside it")],
+    as_json: AsJson = False,
+) -> None:
+    """Figures anew from the rows of a result that was measured where the package for mAP was missing."""
+    from wamdiff2_core.evaluate import frame_run
+    from wamdiff2_sim.question_kinds import kind_of
+
+    _show(frame_run.recount(result, kind_of), result, as_json)
+
+
 @app.command("drive")
 def drive(
     checkpoint: Annotated[str, typer.Argument(help='Checkpoint folder, or "expert"')],

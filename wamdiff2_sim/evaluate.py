@@ -11,7 +11,7 @@ import argparse
 import json
 import multiprocessing
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
@@ -135,7 +135,9 @@ def _mean(block: int, rows: list[dict]) -> dict:
         return float(np.mean(values)) if values else None
 
     plans = sum(row["plans"] for row in rows)
-    failed = sum(sum(row["failures"].values()) for row in rows)
+    failures: Counter[str] = Counter()
+    for row in rows:
+        failures.update(row["failures"])
     scored = [row for row in rows if row["per_waypoint_m"]]
     weights = [row["plans"] for row in scored]
     curve = np.average([row["per_waypoint_m"] for row in scored], axis=0, weights=weights).tolist() if scored else None
@@ -151,7 +153,9 @@ def _mean(block: int, rows: list[dict]) -> dict:
         "ade_m": float(np.mean(curve)) if curve else None,
         "per_waypoint_m": curve,
         "plans": plans,
-        "failed_plans_share": failed / plans if plans else None,
+        "failures": dict(failures),
+        "parse_failures_share": failures["parse"] / plans if plans else None,
+        "failed_plans_share": failures.total() / plans if plans else None,
         "forwards_per_plan": mean("forwards_per_plan"),
         "latency_ms_p50": mean("latency_ms_p50"),
     }

@@ -64,6 +64,7 @@ def test_a_run_can_be_gone_on_with(micro: Path, shards: Path, tmp_path: Path) ->
     kept = job.rows_file.read_text().splitlines(keepends=True)
     assert kept[:3] == lines[:3] and len(kept) == 4
     assert [r["failures"] for r in again["results"]] == [r["failures"] for r in report["results"]]
+    assert frame_run.recount(job.out, kind_of)["results"] == again["results"]
     text = merged_markdown([again])
     assert "| block size | 8 | 32 |" in text and "forwards per plan" in text and "| daytime |" in text
 

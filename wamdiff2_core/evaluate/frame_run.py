@@ -82,6 +82,28 @@ def run(job: FrameJob, console: Console, kind_of: Callable[[str], str] = lambda 
     return report
 
 
+def recount(out: Path, kind_of: Callable[[str], str] = lambda question: "") -> dict[str, object]:
+    """Figures anew from the rows beside a result file, such as one brought from a machine without faster-coco-eval.
+
+    DataError if either file is missing or the rows are not those of the result.
+    """
+    from wamdiff2_core.evaluate.summary import write_json
+    from wamdiff2_core.evaluate.tables import read_report
+
+    report, file = read_report(out), out.with_suffix(".jsonl")
+    if report["what"] != "frames" or not file.is_file():
+        raise DataError(f"{out}: expected a result of `evaluate frames` with its rows in {file.name} beside it")
+    settings = report["settings"]
+    wanted = [settings[name] for name in ("steps", "threshold", "rule", "device", "dtype", "threads")]
+    name = Path(settings["checkpoint"]).name
+    rows = [row for row in _read(file) if row["key"][4:] == wanted and Path(row["key"][0]).name == name]
+    if not rows:
+        raise DataError(f"{file}: none of its rows belongs to the settings in {out.name}")
+    report["results"] = figures(rows, kind_of)
+    write_json(out, report)
+    return report
+
+
 def _settings(job: FrameJob, frames: Sequence[Frame], rows: Sequence[dict]) -> dict[str, object]:
     maps = sorted({str(frame.meta.get("map", "")) for frame in frames} - {""})
     shown = {"checkpoint": str(job.checkpoint), "data": str(job.data), "maps": maps, "frames": len(frames)}
@@ -91,19 +113,23 @@ def _settings(job: FrameJob, frames: Sequence[Frame], rows: Sequence[dict]) -> d
 
 
 def _measured(job: FrameJob, frames: Sequence[Frame]) -> list[dict]:
-    """Rows of an earlier call that belong to this job. A last line cut short by a kill is measured again."""
+    """Rows of an earlier call that belong to this job."""
     wanted = {json.dumps(job.key(frame.name, block)) for frame in frames for block in job.block_sizes}
     if not job.rows_file.is_file():
         return []
-    lines = job.rows_file.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [row for row in _read(job.rows_file) if json.dumps(row["key"]) in wanted]
+
+
+def _read(file: Path) -> list[dict]:
+    """Rows of a file, from which a last line that a kill cut short is taken away."""
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     if lines and not lines[-1].endswith("\n"):
-        job.rows_file.write_text("".join(lines[:-1]), encoding="utf-8")
         lines = lines[:-1]
+        file.write_text("".join(lines), encoding="utf-8")
     try:
-        rows = [json.loads(line) for line in lines]
+        return [json.loads(line) for line in lines]
     except ValueError as error:
-        raise DataError(f"{job.rows_file}: expected JSON in every line: {error}; delete it to start anew") from error
-    return [row for row in rows if json.dumps(row["key"]) in wanted]
+        raise DataError(f"{file}: expected JSON in every line: {error}; delete it to start anew") from error
 
 
 def _todo(job: FrameJob, frames: Sequence[Frame], rows: Sequence[dict]) -> list[tuple[Frame, tuple[int, ...]]]:

@@ -32,7 +32,9 @@ DRIVE = (
     ("red lights per route", "red_lights_per_route", "{:.2f}"),
     ("off road s per route", "off_road_s_per_route", "{:.2f}"),
     ("closed-loop ADE m", "ade_m", "{:.2f}"),
+    ("parse failures", "parse_failures_share", "{:.2%}"),
     ("failed plans", "failed_plans_share", "{:.2%}"),
+    ("forwards per plan", "forwards_per_plan", "{:.1f}"),
 )
 BENCH = (
     ("forwards per plan", "forwards_per_plan", "{:.1f}"),
