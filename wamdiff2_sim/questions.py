@@ -109,7 +109,7 @@ def _about(distance: float) -> str:
 
 def _span(moment: Moment) -> JunctionSpan | None:
     """The junction that we are in or come to next."""
-    return next((span for span in moment.profile.junctions if span.end > moment.s + 1.0), None)
+    return next((span for span in moment.profile.junctions if span.end > moment.s + EGO_FRONT_M), None)
 
 
 def _light(moment: Moment) -> tuple[LightState | None, bool]:
@@ -284,7 +284,10 @@ def _next(moment: Moment, rng) -> Found | None:
         return _found(f"i wait for the {who}.", text=text)
     if plan.speed[-1] < 2.0:
         return None
+    span = _span(moment)
     if moment.command in MOVES and moment.distance_m < 6.0:
+        if span is None or span.start > moment.s + 6.0:
+            return None  # the manoeuvre is all but done
         return _found(f"i {MOVES[moment.command]}.", text=text)
     return (
         _found("i follow the road.", text=text)
