@@ -89,21 +89,27 @@ class Driver:
 
     def answer(self, scene: Scene, tasks: Sequence[str] = TASKS) -> dict[str, Result]:
         """All `tasks` on one scene, in one batch on a shared image prefix. A task that fails says so in its place."""
-        results: dict[str, Result] = {}
-        for task in tasks:
+        return dict(zip(tasks, self.answer_each([(task, scene) for task in tasks]), strict=True))
+
+    def answer_each(self, requests: Sequence[tuple[str, Scene]]) -> list[Result]:
+        """(task, scene) pairs of one moment in one batch: scenes of the same images, which may ask different things."""
+        results: dict[int, Result] = {}
+        for index, (task, scene) in enumerate(requests):
             if task not in TASKS:
                 raise ConfigError(f"task: expected one of {', '.join(TASKS)}; got {task!r}")
             problem = scene_problem(scene, task, self._required(scene))
             if problem:
-                results[task] = Failure(FailureKind.INPUT, problem)
-        valid = [task for task in tasks if task not in results]
+                results[index] = Failure(FailureKind.INPUT, problem)
+        valid = [index for index in range(len(requests)) if index not in results]
         if valid:
-            pixels, grid = self._images(scene)
+            pixels, grid = self._images(requests[valid[0]][1])
             counts = (grid.prod(dim=1) // self.image_format.merge_size**2).tolist()
-            prompts = [self._prompt(scene, task, counts) for task in valid]
-            outputs = self._decode(valid, prompts, pixels, grid)
-            results |= {task: self._read(scene, task, *output) for task, output in zip(valid, outputs, strict=True)}
-        return {task: results[task] for task in tasks}
+            prompts = [self._prompt(requests[index][1], requests[index][0], counts) for index in valid]
+            outputs = self._decode([requests[index][0] for index in valid], prompts, pixels, grid)
+            for index, output in zip(valid, outputs, strict=True):
+                task, scene = requests[index]
+                results[index] = self._read(scene, task, *output)
+        return [results[index] for index in range(len(requests))]
 
     def _required(self, scene: Scene) -> tuple[str, ...]:
         """Ours: the checkpoint's cameras. Others see one image: the front camera, or the only one there is."""

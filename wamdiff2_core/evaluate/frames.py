@@ -120,20 +120,18 @@ def read_prompt(text: str) -> tuple[EgoState, str]:
 def answer_frame(driver: Driver, frame: Frame) -> dict[str, object]:
     """All tasks on a frame, as plain values for a line of JSON.
 
-    The plan is asked for alone, so that its milliseconds are those of a plan; boxes and the first question then share
-    their image prefix.
+    The plan is asked for alone, so that its milliseconds are those of a plan; boxes and all questions then share
+    their image prefix and one batch.
     """
-    questions = [question for question, _ in frame.questions]
-    scene = frame.scene(driver.cameras, questions[0] if questions else None)
+    scene = frame.scene(driver.cameras)
     made = driver.plan(scene)
-    rest = driver.answer(scene, ("detect", "ask") if questions else ("detect",))
-    texts = [rest["ask"]] if questions else []
-    texts += [driver.ask(replace(scene, question=question)) for question in questions[1:]]
+    asked = [("ask", replace(scene, question=question)) for question, _ in frame.questions]
+    found, *answers = driver.answer_each([("detect", scene), *asked])
     return {
         "frame": frame.name,
         "plan": _plan_row(made, frame.points),
-        "detect": _boxes_row(rest["detect"], frame.boxes),
-        "ask": [_answer_row(*pair, result) for pair, result in zip(frame.questions, texts, strict=True)],
+        "detect": _boxes_row(found, frame.boxes),
+        "ask": [_answer_row(*pair, result) for pair, result in zip(frame.questions, answers, strict=True)],
     }
 
 
