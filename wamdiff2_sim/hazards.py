@@ -8,7 +8,7 @@ are used: what a driver sees.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ STOP_BEFORE_LINE_M = 1.5
 GAP_BEHIND_CAR_M = 3.0
 GAP_BEFORE_WALKER_M = 2.5
 NUDGE_FROM_M, NUDGE_TO_M, NUDGE_M = 1.2, 2.4, 0.5
+NO_PASSING_M = 20.0  # before a junction
 _GRID = np.arange(ROLLOUT_STEPS + 1) * DT_S
 
 
@@ -125,6 +126,11 @@ def nudge(seen: OnRoute, front: float) -> Nudge | None:
     return Nudge(s.tolist(), -math.copysign(NUDGE_M, lateral))
 
 
+def at_the_edge(seen: OnRoute) -> OnRoute:
+    """The two-wheeler counts as in our way for as long as it is about in our lane."""
+    return replace(seen, inside=np.abs(seen.lateral) < NUDGE_TO_M + 0.3, low=seen.middle)
+
+
 class Hazards:
     """Finds the obstacles of a state on a route."""
 
@@ -144,6 +150,9 @@ class Hazards:
                 found = walker_obstacle(seen, front, state.speed)
                 obstacles += [found] if found else []
                 continue
+            if kind == "cyclist" and self._stays_behind(seen, profile, s):
+                obstacles.append(leader_obstacle(at_the_edge(seen)))
+                continue
             beside = nudge(seen, front) if kind == "cyclist" else None
             nudges += [beside] if beside else []
             if seen.inside[0]:
@@ -151,6 +160,16 @@ class Hazards:
             elif seen.inside.any():
                 crossing.append(seen)
         return obstacles + self._yielding(state, profile, s, crossing, obstacles), nudges
+
+    def _stays_behind(self, seen: OnRoute, profile: RouteProfile, s: float) -> bool:
+        """Is it no place to overtake this two-wheeler? Before a junction it may go where we turn."""
+        middle, lateral = float(seen.middle[0]), float(seen.lateral[0])
+        if abs(float(seen.turn[0])) > 0.6 or abs(lateral) > NUDGE_TO_M or middle < s + 1.5:
+            return False
+        span = next((span for span in profile.junctions if span.end > s + EGO_FRONT_M), None)
+        if span is None or span.start - middle > NO_PASSING_M:
+            return False
+        return middle > s + EGO_FRONT_M + 1.0 or (span.turn == Command.RIGHT and lateral < 0.0)
 
     def look(self, state: WorldState, profile: RouteProfile, s: float) -> list[OnRoute]:
         """Predicted motion of all visible road users, seen from the route."""

@@ -170,6 +170,20 @@ def test_lets_a_car_pass_that_is_already_in_the_junction(straight):
     assert plan.speed.min() < 2.0
 
 
+def cyclist(x: float, y: float, speed: float) -> ActorState:
+    return ActorState(8, "cyclist", 1, x, x, y, 0.0, 0.0, speed, 0.0, 1.8, 0.6, 1.7, (0.0, 1.0, 0.0))
+
+
+def test_passes_a_cyclist_with_room_but_not_right_before_a_junction(straight):
+    expert = Expert(straight[0])
+    open_road = expert.plan(state(20.0, 8.0, actors=(cyclist(34.0, -1.6, 4.0),)), straight[1], 20.0)
+    assert open_road.points[-1, 0] > 30.0
+    assert open_road.y.max() > 0.3
+    junction = expert.plan(state(92.0, 8.0, actors=(cyclist(106.0, -1.6, 4.0),)), straight[1], 92.0)
+    assert junction.reason == "car ahead"
+    assert junction.speed[-1] < 6.0
+
+
 def test_slows_for_a_bend():
     points = arc(15.0, math.pi / 2)
     road_map = RoadMap("bend", {1: Lane(1, points, speed_limit_mps=14.0)})
