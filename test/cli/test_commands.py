@@ -131,11 +131,12 @@ def test_drive_rows_become_a_table() -> None:
     assert row["failed_plans_share"] == pytest.approx(0.1) and row["red_lights_per_route"] == 1.0
 
 
-def test_evaluating_drives_needs_few_packages() -> None:
-    """The closed loop runs on machines without report and bag libraries."""
+@pytest.mark.parametrize("module", ["wamdiff2_sim.evaluate", "wamdiff2_core.evaluate.frame_run"])
+def test_measuring_needs_few_packages(module: str) -> None:
+    """Evaluation runs on machines without report and bag libraries."""
     import subprocess
 
     heavy = ("typer", "jinja2", "matplotlib", "faster_coco_eval", "rosbags", "rclpy")
-    code = f"import sys, wamdiff2_sim.evaluate; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, {module}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,6 +1,7 @@
 """Evaluation on labelled frames: reading shards, running, resuming, figures and tables."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,13 @@ def test_figures_count_what_failed_and_score_the_rest() -> None:
     assert many["failures"]["plan"] == {"range": 1} and many["failed_plans_share"] == 0.5
     assert many["answers_correct_by_kind"] == {"daytime": 0.5} and one["answers_correct"] == 0.0
     assert many["map50"] == pytest.approx(1.0) and many["parse_failures_share"] == 0.0
+
+
+def test_without_its_package_map_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
+    monkeypatch.delitem(sys.modules, "wamdiff2_core.evaluate.detection", raising=False)
+    (only,) = figures([row(32, 0.5, "it is day")])
+    assert only["map50"] is None and "faster_coco_eval" in only["map_missing"] and only["ade_m"] == pytest.approx(0.5)
 
 
 def test_figures_of_nothing_are_not_made_up() -> None:
