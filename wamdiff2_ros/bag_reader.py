@@ -123,7 +123,7 @@ def _status(record: DriveRecord, statuses: Sequence[Any]) -> None:
         "comfort": float(last.comfort),
         "drive_ended": bool(last.done),
     }
-    record.track = np.array([[s.time_s, s.x_m, s.y_m, s.speed_mps] for s in statuses])
+    record.track = np.array([[stamp_ns(s) * 1e-9, s.x_m, s.y_m, s.speed_mps] for s in statuses])
     record.settings |= {"map": last.map_name, "seed": int(last.seed)}
 
 

@@ -33,6 +33,7 @@ def write_report(
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"), autoescape=select_autoescape(default=True)
     )
+    start_s = float(record.track[0, 0]) if len(record.track) else 0.0
     per_waypoint = summary.get("per_waypoint_l2_m")
     page = environment.get_template("drive.html.j2").render(
         title=title,
@@ -52,7 +53,7 @@ def write_report(
             for snapshot in record.snapshots
         ],
         answers=[
-            (f"{a.stamp_s:.1f}", a.question, a.answer, a.truth, not a.truth or _same(a.answer, a.truth))
+            (f"{a.stamp_s - start_s:.1f}", a.question, a.answer, a.truth, not a.truth or _same(a.answer, a.truth))
             for a in record.answers
         ],
     )
