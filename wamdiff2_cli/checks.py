@@ -43,7 +43,7 @@ def findings(checkpoint: Path | None) -> Iterator[Finding]:
     yield _packages("transformers", "tokenizers", "safetensors", "numpy", "scipy", "cv2", "yaml")
     yield _ros()
     yield _messages()
-    yield _packages("rosbags", "jinja2", "matplotlib", "faster_coco_eval", name="bags and reports")
+    yield _packages("rosbags", "jinja2", "matplotlib", name="bags and reports")
     yield _renderer()
     yield _town()
     yield _checkpoint(checkpoint)
@@ -163,6 +163,8 @@ def _extras() -> Iterator[Finding]:
     yield _extra("chromium", browser or "", "apt-get install chromium", "the test that loads report.html")
     yield _extra("flashinfer", _origin("flashinfer"), "pip install flashinfer-python", "its kernels on NVIDIA GPUs")
     yield _extra("carla", _origin("carla"), "pip install carla (the simulator's version)", "the CARLA bridge")
+    coco = _origin("faster_coco_eval")
+    yield _extra("faster-coco-eval", coco, "pip install 'wamdiff2[evaluate]'", "mAP of boxes in summaries")
     yield _extra("tensorboard", _origin("tensorboard"), "pip install 'wamdiff2[train]'", "curves of a training")
 
 

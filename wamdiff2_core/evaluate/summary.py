@@ -31,9 +31,6 @@ def summarise(record: DriveRecord) -> dict[str, object]:
     latencies = [p.latency_ms for p in record.plans]
     pairs = [(p.points, p.expert) for p in record.plans if p.points is not None and p.expert is not None]
     errors = waypoint_errors(np.array([p for p, _ in pairs]), np.array([e for _, e in pairs]))
-    from wamdiff2_core.evaluate.detection import detection_score  # here: evaluation of drives works without its library
-
-    boxes = detection_score([b.predicted for b in record.boxes], [b.truth for b in record.boxes])
     known = [(a.kind, a.answer or None, a.truth) for a in record.answers if a.truth]
     answers = answer_score(known)
     summary: dict[str, object] = {
@@ -52,14 +49,24 @@ def summarise(record: DriveRecord) -> dict[str, object]:
         "forwards_per_plan": float(np.mean([p.forwards for p in record.plans])) if record.plans else None,
         "ade_to_expert_m": errors.ade_m,
         "per_waypoint_l2_m": list(errors.per_waypoint_m),
-        "detection_map50": boxes.map50,
-        "detection_frames": boxes.images,
+        **_detection(record),
         "answers_correct": answers.correct,
         "answers_correct_by_kind": answers.by_kind,
         "answers": answers.count,
         **{key: record.settings.get(key) for key in STATED},
     }
     return {key: _finite(value) for key, value in summary.items()}
+
+
+def _detection(record: DriveRecord) -> dict[str, object]:
+    """mAP50 and its frames; without faster-coco-eval the figure is None and the summary says so."""
+    try:
+        from wamdiff2_core.evaluate.detection import detection_score
+    except ModuleNotFoundError as error:
+        missing = f"{error.name} is not installed"
+        return {"detection_map50": None, "detection_frames": len(record.boxes), "detection_missing": missing}
+    boxes = detection_score([b.predicted for b in record.boxes], [b.truth for b in record.boxes])
+    return {"detection_map50": boxes.map50, "detection_frames": boxes.images}
 
 
 def write_json(path: Path, value: object) -> None:
