@@ -49,7 +49,11 @@ def view_tracks(tracks: Sequence[Track], margins: Sequence[float], profile: Rout
     c, n = np.cos(heading), np.sin(heading)
     along = gap[..., 0] * c + gap[..., 1] * n
     lateral = gap[..., 1] * c - gap[..., 0] * n
-    hit = (np.abs(lateral) < np.asarray(margins)[:, None, None]) & (np.abs(along) < ALONG_M)
+    walks = np.array([track.actor.kind == "pedestrian" for track in tracks])
+    swing = profile.swing[index] * walks[:, None, None]  # people may stand there; vehicles keep to their lanes
+    margin = np.asarray(margins)[:, None, None]
+    hit = (lateral < margin + np.maximum(swing, 0.0)) & (lateral > np.minimum(swing, 0.0) - margin)
+    hit &= np.abs(along) < ALONG_M
     place = index * STEP_M + along
     low = np.where(hit, place, np.inf).min(axis=2)
     high = np.where(hit, place, -np.inf).max(axis=2)

@@ -13,11 +13,13 @@ from scipy.ndimage import gaussian_filter1d
 from wamdiff2_core.scene import Command
 from wamdiff2_sim.roads.roadmap import RoadMap
 from wamdiff2_sim.roads.route import Route
+from wamdiff2_sim.types import EGO_FRONT_M
 
 STEP_M = 0.5
 EXTEND_M = 90.0  # straight continuation behind the end of the route, so that a rollout never runs out of road
 LATERAL_ACCELERATION = 2.2  # m/s^2, comfort in curves
 CURVE_DECELERATION = 1.6  # m/s^2, when slowing for a curve or a lower limit
+MAX_SWING_M = 1.2
 MIN_CURVE_SPEED = 2.5  # m/s
 
 
@@ -63,6 +65,7 @@ class RouteProfile:
         limits = np.asarray(route.limits_mps, dtype=np.float64)
         nearest = np.minimum(np.searchsorted(s, np.arange(len(self.xy)) * STEP_M), len(s) - 1)
         self.limit = limits[nearest]
+        self.swing = _swing(self.curvature)
         curve = np.sqrt(LATERAL_ACCELERATION / np.maximum(np.abs(self.curvature), 1e-4))
         self.speed = _braking_profile(np.minimum(self.limit, np.maximum(curve, MIN_CURVE_SPEED)))
         self.stop_lines = [StopLine(float(at), int(group)) for at, group in route.stop_lines]
@@ -114,6 +117,17 @@ def _heading(xy: np.ndarray) -> np.ndarray:
     tangent[:2] = xy[2] - xy[0]
     tangent[-2:] = xy[-1] - xy[-3]
     return np.unwrap(np.arctan2(tangent[:, 1], tangent[:, 0]))
+
+
+def _swing(curvature: np.ndarray) -> np.ndarray:
+    """(N,) m, left positive: how far the front swings out of a bend at each place, the rear axle being on the line."""
+    back = int(EGO_FRONT_M / STEP_M)
+    before = np.concatenate(
+        [np.full(back, curvature[0]), curvature]
+    )  # the axle is behind the place that the front sweeps
+    windows = np.lib.stride_tricks.sliding_window_view(before, back + 1)
+    sharpest = np.take_along_axis(windows, np.abs(windows).argmax(axis=1)[:, None], axis=1)[:, 0]
+    return np.clip(-0.5 * EGO_FRONT_M**2 * sharpest, -MAX_SWING_M, MAX_SWING_M)
 
 
 def _braking_profile(speed: np.ndarray) -> np.ndarray:

@@ -194,6 +194,17 @@ def test_slows_for_a_bend():
     assert Expert(road_map).plan(replace(state(25.0, 9.0), lights={}), route, 25.0).reason == "curve"
 
 
+def test_the_front_swings_out_of_a_tight_bend():
+    """Somebody beside the line on the outer side of a tight bend is swept by the front corner."""
+    points = arc(7.0, math.pi / 2)
+    road_map = RoadMap("bend", {1: Lane(1, points, speed_limit_mps=8.0)})
+    route = Route(points, np.ones(len(points), dtype=int), np.full(len(points), 8.0), lane_ids=[1])
+    angle, radius = 0.7, 7.0 + 1.9
+    outer = walker(40.0 + radius * math.sin(angle), 7.0 - radius * math.cos(angle), 0.0, 0.0)
+    plan = Expert(road_map).plan(replace(state(30.0, 4.0, actors=(outer,)), lights={}), route, 30.0)
+    assert plan.reason == "pedestrian"
+
+
 @pytest.mark.parametrize("speed", [0.0, 4.0, 10.0])
 @pytest.mark.parametrize(("lateral", "yaw"), [(1.5, 0.2), (-1.5, -0.2), (1.5, -0.2), (-1.0, 0.2)])
 def test_comes_back_to_the_lane_without_overshoot(straight, lateral, yaw, speed):
