@@ -150,7 +150,7 @@ class Hazards:
                 found = walker_obstacle(seen, front, state.speed)
                 obstacles += [found] if found else []
                 continue
-            if kind == "cyclist" and self._stays_behind(seen, profile, s):
+            if kind == "cyclist" and self._stays_behind(seen, profile, s, state.speed):
                 obstacles.append(leader_obstacle(at_the_edge(seen)))
                 continue
             beside = nudge(seen, front) if kind == "cyclist" else None
@@ -161,7 +161,7 @@ class Hazards:
                 crossing.append(seen)
         return obstacles + self._yielding(state, profile, s, crossing, obstacles), nudges
 
-    def _stays_behind(self, seen: OnRoute, profile: RouteProfile, s: float) -> bool:
+    def _stays_behind(self, seen: OnRoute, profile: RouteProfile, s: float, speed: float) -> bool:
         """Is it no place to overtake this two-wheeler? Before a junction it may go where we turn."""
         middle, lateral = float(seen.middle[0]), float(seen.lateral[0])
         if abs(float(seen.turn[0])) > 0.6 or abs(lateral) > NUDGE_TO_M or middle < s + 1.5:
@@ -169,7 +169,9 @@ class Hazards:
         span = next((span for span in profile.junctions if span.end > s + EGO_FRONT_M), None)
         if span is None or span.start - middle > NO_PASSING_M:
             return False
-        return middle > s + EGO_FRONT_M + 1.0 or (span.turn == Command.RIGHT and lateral < 0.0)
+        ahead = middle > s + EGO_FRONT_M + 1.0
+        starts_beside_us = middle > s + 2.0 and speed < seen.track.actor.speed + 0.3
+        return ahead or starts_beside_us or (span.turn == Command.RIGHT and lateral < 0.0)
 
     def look(self, state: WorldState, profile: RouteProfile, s: float) -> list[OnRoute]:
         """Predicted motion of all visible road users, seen from the route."""
