@@ -27,9 +27,10 @@ from wamdiff2_sim.roads.roadmap import load_map
 
 QUESTION_S = 2.0  # an answer later than this after the question is about another moment
 NEAR_ROUTE_M = 60.0
+STATS = "/wamdiff2/output/stats"
 TOPICS = {
     "/wamdiff2/output/trajectory": "plans",
-    "/wamdiff2/output/stats": "stats",
+    STATS: "stats",
     "/wamdiff2/output/boxes": "boxes",
     "/wamdiff2/output/answer": "answers",
     "/world/ground_truth/boxes": "truth",
@@ -59,7 +60,10 @@ def read_drive(folder: Path, cameras: Sequence[Camera], pictures: int = 12) -> D
     """The record of a drive, with that many moments to look at. NotADrive if the bag holds nothing of one."""
     bag, heard = Bag(folder), Heard()
     for topic, message in bag.messages(TOPICS):
-        getattr(heard, TOPICS[topic])[stamp_ns(message)] = message
+        kept, stamp = getattr(heard, TOPICS[topic]), stamp_ns(message)
+        # Plan and boxes of one moment are decoded one after the other: what the plan took is the plan's figure.
+        if not (topic == STATS and stamp in kept and "plan" not in message.tasks):
+            kept[stamp] = message
     if not heard.status and not heard.plans:
         raise NotADrive(
             f"{folder} holds neither /world/status nor /wamdiff2/output/trajectory: it is not the bag of a drive"

@@ -35,8 +35,7 @@ class Outputs:
         self.answer = node.create_lifecycle_publisher(Answer, "~/output/answer", OUTPUT)
         self.stats = node.create_lifecycle_publisher(Stats, "~/output/stats", OUTPUT)
         self.overlay = node.create_lifecycle_publisher(CompressedImage, "~/output/overlay/compressed", OUTPUT)
-        self._last_boxes: Detections | None = None
-        self._last_boxes_stamp: Any = None
+        self._last: dict[str, tuple[Any, Any]] = {}  # (stamp, result) by task, for the overlay
 
     def all(self) -> list[Any]:
         return [self.trajectory, self.path, self.boxes, self.answer, self.stats, self.overlay]
@@ -44,6 +43,7 @@ class Outputs:
     def publish(self, outcome: Outcome, dropped: int) -> None:
         """Publish what was answered, the plan first: it is what the car waits for."""
         results = outcome.results
+        self._last |= {task: (outcome.stamp, result) for task, result in results.items()}
         if "plan" in results:
             self._publish_plan(results["plan"], outcome)
         if "detect" in results:
@@ -75,14 +75,12 @@ class Outputs:
         camera = outcome.settings.cameras[0]
         height, width = outcome.images[camera].shape[:2] if camera in outcome.images else (0, 0)
         self.boxes.publish(cv.boxes_message(found, outcome.stamp, camera, width, height))
-        self._last_boxes = found if isinstance(found, Detections) else None
-        self._last_boxes_stamp = outcome.stamp
 
     def _publish_overlay(self, outcome: Outcome, camera: Camera) -> None:
         if camera.name not in outcome.images:
             return
-        plan = outcome.results.get("plan")
-        fresh = self._last_boxes is not None and outcome.stamp == self._last_boxes_stamp
+        now = {task: result for task, (stamp, result) in self._last.items() if stamp == outcome.stamp}
+        plan, found = now.get("plan"), now.get("detect")
         lines = [
             f"{outcome.instruction}   {outcome.ego.speed:.1f} m/s",
             f"B={outcome.settings.block_size}   {outcome.total_ms:.0f} ms",
@@ -93,7 +91,7 @@ class Outputs:
             outcome.images[camera.name],
             camera,
             plan.points if isinstance(plan, Plan) else None,
-            self._last_boxes.boxes if fresh and self._last_boxes else (),
+            found.boxes if isinstance(found, Detections) else (),
             lines,
         )
         message = fill_compressed(

@@ -47,7 +47,8 @@ class Monitor:
         return names & set(self._node.get_node_names())
 
     def _take_stats(self, message: Stats) -> None:
-        self.stats = message
+        if self.stats is None or "plan" in message.tasks:  # the line shows what a plan takes
+            self.stats = message
 
     def _take_status(self, message: DriveStatus) -> None:
         self.status = message

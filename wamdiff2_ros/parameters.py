@@ -36,6 +36,7 @@ class Settings:
     plan_rate_hz: float = 0.0
     detect_rate_hz: float = 1.0
     ask_rate_hz: float = 0.5
+    batch_tasks: bool = False
     sync_tolerance_s: float = 0.05
     max_frame_age_s: float = 0.5
     odometry_max_age_s: float = 0.5
@@ -101,6 +102,7 @@ DESCRIPTIONS: dict[str, Description] = {
     "plan_rate_hz": Description("Most plans per second, 0: one for every group of frames", 0.0, 100.0),
     "detect_rate_hz": Description("Most detections per second, 0: every group", 0.0, 100.0),
     "ask_rate_hz": Description("Most answers to the open question per second, 0: every group", 0.0, 100.0),
+    "batch_tasks": Description("Decode all tasks that are due in one batch (good on a GPU), not the plan by itself"),
     "sync_tolerance_s": Description("Most seconds between the stamps of one group's frames", 0.0, 1.0),
     "max_frame_age_s": Description("Frames older than this are not planned from", 0.02, 10.0),
     "odometry_max_age_s": Description("Odometry older than this is not planned from", 0.02, 10.0),

@@ -58,23 +58,43 @@ class Outcome:
     input_errors: Mapping[str, str]  # by topic
 
 
+@dataclass(frozen=True)
+class _Prepared:
+    """A group of frames, checked and decoded, with what was heard by then. `errors` by topic: none of it is usable."""
+
+    group: FrameGroup
+    settings: Settings
+    instruction: str
+    question: str | None
+    images: Mapping[str, np.ndarray]
+    errors: Mapping[str, str]
+    ego: EgoState | None
+    odometry_problem: str
+
+
 class Schedule:
     """Which tasks are due: each at most at its own rate, on the steady clock."""
 
     def __init__(self) -> None:
         self._last_s: dict[str, float] = {}
 
-    def due(self, settings: Settings, now_s: float, has_question: bool) -> tuple[str, ...]:
-        """Tasks to run for a scene at `now_s`; they count as run."""
-        chosen = []
-        for task in settings.tasks:
-            rate_hz = settings.rate_hz(task)
-            waited_s = now_s - self._last_s.get(task, -1e9)
-            if (task == "ask" and not has_question) or (rate_hz > 0.0 and waited_s < 1.0 / rate_hz):
-                continue
-            self._last_s[task] = now_s
-            chosen.append(task)
-        return tuple(chosen)
+    def due(self, settings: Settings, now_s: float, has_question: bool) -> list[tuple[str, ...]]:
+        """Batches of tasks to run one after the other on a scene at `now_s`; they count as run.
+
+        One batch of all that is due, or (without `batch_tasks`) the plan by itself and then the one other task that is
+        most overdue, so that a plan waits for one other task at most.
+        """
+        waits = {task: now_s - self._last_s.get(task, -1e9) for task in settings.tasks}
+        due = [task for task in settings.tasks if waits[task] * (settings.rate_hz(task) or 1e9) >= 1.0]
+        due = [task for task in due if task != "ask" or has_question]
+        batches = [tuple(due)] if settings.batch_tasks else self._apart(due, waits, settings)
+        self._last_s |= {task: now_s for batch in batches for task in batch}
+        return [batch for batch in batches if batch]
+
+    def _apart(self, due: list[str], waits: Mapping[str, float], settings: Settings) -> list[tuple[str, ...]]:
+        others = [task for task in due if task != "plan"]
+        others.sort(key=lambda task: -waits[task] * (settings.rate_hz(task) or 1e9))
+        return [(task,) for task in ["plan"] * ("plan" in due) + others[:1]]
 
     def forget(self, task: str) -> None:
         """Make a task due at once (a new question came)."""
@@ -123,39 +143,49 @@ class Worker:
             group = self._mailbox.take(timeout_s=0.5)
             if group is None:
                 continue
-            tasks = self.schedule.due(self._settings(), time.monotonic(), self._inputs.question is not None)
-            if tasks:
-                outcome = self.outcome(group, tasks)
-                if not self._stop.is_set():
-                    self._publish(outcome)
+            start_s = time.monotonic()
+            batches = self.schedule.due(self._settings(), start_s, self._inputs.question is not None)
+            prepared = self._prepare(group, start_s) if batches else None
+            for tasks in batches:
+                if prepared is None or self._stop.is_set():
+                    break
+                self._publish(self._outcome(prepared, tasks, start_s))
+                start_s = time.monotonic()
 
-    def outcome(self, group: FrameGroup, tasks: tuple[str, ...]) -> Outcome:
-        """Answer one group of frames: check it, decode it, ask the driver."""
-        start_s = time.monotonic()
-        settings, instruction, question = self._settings(), self._inputs.instruction, self._inputs.question
-        errors = self._stale(group, settings, start_s)
+    def _prepare(self, group: FrameGroup, now_s: float) -> _Prepared:
+        """Check and decode the frames; note what else was heard."""
+        settings = self._settings()
+        errors = self._stale(group, settings, now_s)
         images = {} if errors else self._decode(group, errors)
         ego = self._inputs.odometry.ego_state(group.stamp_s)
+        problem = self._odometry_problem(settings, ego, now_s)
+        return _Prepared(
+            group, settings, self._inputs.instruction, self._inputs.question, images, errors, ego, problem
+        )
+
+    def _outcome(self, prepared: _Prepared, tasks: tuple[str, ...], start_s: float) -> Outcome:
+        """Ask the driver, unless the input forbids it."""
+        group, errors, ego = prepared.group, dict(prepared.errors), prepared.ego or EgoState()
         results: dict[str, Result] = {}
         if errors:
             results = dict.fromkeys(tasks, _input_failure(errors))
-        elif "plan" in tasks and (problem := self._odometry_problem(settings, ego, start_s)):
-            # Boxes and answers need no motion, so they are still given.
-            errors[self._topics["odometry"]] = problem
-            results["plan"] = _input_failure(errors)
+        elif prepared.odometry_problem:
+            errors[self._topics["odometry"]] = prepared.odometry_problem
+            if "plan" in tasks:  # boxes and answers need no motion, so they are still given
+                results["plan"] = _input_failure(errors)
         asked = tuple(task for task in tasks if task not in results)
         if asked:
-            scene = Scene(images, instruction, ego or EgoState(), question, group.stamp_s)
-            results.update(self._ask(scene, asked, settings))
+            scene = Scene(dict(prepared.images), prepared.instruction, ego, prepared.question, group.stamp_s)
+            results.update(self._ask(scene, asked, prepared.settings))
         end_s = time.monotonic()
         return Outcome(
             stamp=group.newest.message.header.stamp,
-            settings=settings,
-            instruction=instruction,
-            question=question,
+            settings=prepared.settings,
+            instruction=prepared.instruction,
+            question=prepared.question,
             results=results,
-            images=images,
-            ego=ego or EgoState(),
+            images=prepared.images,
+            ego=ego,
             total_ms=(end_s - start_s) * 1e3,
             frame_age_ms=group.age_s(end_s) * 1e3,
             input_errors=errors,

@@ -123,7 +123,8 @@ def test_failures_of_the_model_are_typed_and_counted(make_harness: Any) -> None:
     h = make_harness(detect_rate_hz=0.0)
     h.wait_connected()
     h.driver.results = {"plan": Failure(FailureKind.PARSE, "no numbers"), "detect": Failure(FailureKind.EMPTY, "")}
-    h.spin_until(lambda: h.outputs["stats"] and h.outputs["boxes"], "an outcome", h.send_all)
+    h.spin_until(lambda: any(m.failures_empty for m in h.outputs["stats"]), "an outcome", h.send_all)
+    h.spin_until(lambda: h.outputs["trajectory"] and h.outputs["boxes"], "its messages", h.send_all)
     assert h.outputs["trajectory"][-1].status == Trajectory.STATUS_PARSE
     assert h.outputs["boxes"][-1].status == Boxes.STATUS_UNKNOWN
     assert h.outputs["stats"][-1].failures_parse >= 1 and h.outputs["stats"][-1].failures_empty >= 1
