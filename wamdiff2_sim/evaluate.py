@@ -51,7 +51,8 @@ class Job:
     @property
     def key(self) -> list:
         """What makes two drives the same one."""
-        return [self.checkpoint, self.town, self.seed, self.block_size, self.steps, self.threshold, self.latency_s]
+        timing = [self.latency_s, self.plan_period_s]
+        return [self.checkpoint, self.town, self.seed, self.block_size, self.steps, self.threshold, *timing]
 
 
 _drivers: dict[tuple, Any] = {}  # one per process: loading a checkpoint costs more than a plan
@@ -118,7 +119,7 @@ def jobs(args: argparse.Namespace) -> Iterator[Job]:
             for block in blocks:
                 latency = None if args.latency < 0 else args.latency
                 yield Job(args.checkpoint, town, seed, block, args.steps, args.threshold, args.device, args.dtype,
-                          latency_s=latency)  # fmt: skip
+                          latency_s=latency, plan_period_s=args.plan_period)  # fmt: skip
 
 
 def table(rows: list[dict]) -> list[dict]:
@@ -184,6 +185,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--threshold", type=float, default=0.9)
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--latency", type=float, default=0.2, help="seconds; negative: as measured")
+    parser.add_argument("--plan-period", type=float, default=0.25, help="seconds between two plans")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--workers", type=int, default=2)
