@@ -19,6 +19,7 @@ from nav_msgs.msg import Odometry
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor, SetParametersResult
 from rclpy.clock import Clock, ClockType, JumpThreshold
 from rclpy.duration import Duration
+from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage, Image
@@ -276,7 +277,11 @@ class DriverNode(LifecycleNode):
         """Called by the worker thread."""
         assert self._outputs is not None and self._mailbox is not None
         self._health.count(outcome)
-        self._outputs.publish(outcome, self._mailbox.dropped)
+        try:
+            self._outputs.publish(outcome, self._mailbox.dropped)
+        except rclpy_implementation.RCLError:
+            if self.context.ok():  # otherwise: interrupted while the scene was being answered
+                raise
 
     def _watch(self) -> None:
         """No scene for too long: count it, say which topics are the reason, and withdraw the last plan."""
