@@ -1,6 +1,6 @@
 """Trajectory follower: turns the driver's newest plan into steering, throttle and brake, 20 times a second.
 
-No fresh plan, no fresh odometry, or a plan that says "no plan": the car is braked to a stop and held.
+No fresh plan, no fresh odometry, or a message that the input is missing: the car is braked to a stop and held.
 """
 
 from __future__ import annotations
@@ -68,18 +68,22 @@ class FollowerNode(Node):
         self._odometry_received_s = time.monotonic()
 
     def _trajectory_arrived(self, message: TrajectoryMsg) -> None:
-        """Keep the plan with the pose at its stamp; a message without a plan withdraws the last one."""
+        """Keep the plan with the pose at its stamp.
+
+        Missing input withdraws the plan before: nobody sees where we drive. An answer of the model that is no plan does
+        not: the one before goes on until it is too old, about as long as the next answers take.
+        """
         points = cv.raw_points(message)
         stamp_s = cv.stamp_seconds(message.header.stamp)
         pose = self._history.at(stamp_s)
-        if points is None or pose is None:
+        if message.status == TrajectoryMsg.STATUS_INPUT:
             self._plan = None
+        if points is None or pose is None:
             return
         try:
             smooth = smooth_trajectory(points, max(pose.velocity[0], 0.0))
         except DataError as error:
             self.get_logger().warning(str(error), throttle_duration_sec=5.0)
-            self._plan = None
             return
         self._plan = PlanInUse(smooth, stamp_s, pose)
 

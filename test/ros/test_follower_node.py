@@ -108,6 +108,20 @@ def test_a_withdrawn_plan_is_not_followed(car: Car) -> None:
     car.spin_until(lambda: car.last.brake >= 0.5, withdraw)
 
 
+def test_an_answer_that_is_no_plan_lets_the_plan_before_go_on_until_it_is_too_old(car: Car) -> None:
+    car.spin_until(lambda: car.last.throttle > 0.0, car.drive)
+    failure = Failure(FailureKind.RANGE, "too fast")
+    stamp_s = car.stamp_s
+
+    def fail() -> None:
+        car.move()
+        car.plans.publish(cv.failed_trajectory(failure, car.stamp_s, ""))
+
+    car.spin_until(lambda: car.stamp_s > stamp_s + 0.3, fail)
+    assert car.last.brake < 0.5
+    car.spin_until(lambda: car.last.brake >= 0.5, fail)
+
+
 def test_silent_odometry_stops_the_car(car: Car) -> None:
     car.spin_until(lambda: car.last.throttle > 0.0, car.drive)
     car.spin_until(lambda: car.last.brake >= 0.5, car.plan)
