@@ -25,7 +25,7 @@ def start(context):
 def generate_launch_description():
     return LaunchDescription([
         argument("checkpoint", "", "checkpoint folder; empty: the one that comes along"),
-        argument("map", "Town01", "Town01 and the like, or procedural:SEED"),
+        argument("map", "Town10HD", "Town01 and the like, or procedural:SEED"),
         argument("seed", 0, "route, traffic and weather"),
         argument("seconds", 60.0, "simulated seconds to drive; 0: until the route ends"),
         argument("block_size", 32, "tokens decoded together"),

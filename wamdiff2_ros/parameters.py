@@ -66,7 +66,7 @@ class Settings:
             _within("odometry_max_age_s", self.odometry_max_age_s, 0.02, 10.0),
             _one_of("rule", self.rule, RULES),
             _one_of("image_transport", self.image_transport, TRANSPORTS),
-            _one_of("dtype", self.dtype, ("float32", "bfloat16", "float16")),
+            _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16")),
             *(_one_of("tasks", task, TASKS) for task in self.tasks),
             "" if self.tasks else "tasks: at least one is needed",
             "" if len(set(self.tasks)) == len(self.tasks) else f"tasks: {list(self.tasks)} names one twice",
@@ -88,7 +88,7 @@ class Description:
 DESCRIPTIONS: dict[str, Description] = {
     "checkpoint": Description("Folder of the checkpoint; fixed after configure"),
     "device": Description("Where the model runs: cpu, cuda, cuda:1; fixed after configure"),
-    "dtype": Description("Number format of the weights: float32, bfloat16, float16; fixed after configure"),
+    "dtype": Description("Number format of the weights: auto (bfloat16 where it is fast, else float32), float32, bfloat16, float16; fixed after configure"),
     "threads": Description("CPU threads of the model, 0: leave it to PyTorch", 0, 256),
     "cameras": Description("Cameras in the order that the checkpoint was trained with; fixed after configure"),
     "image_transport": Description("compressed (JPEG or PNG) or raw images; fixed after configure"),

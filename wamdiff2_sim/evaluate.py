@@ -43,7 +43,7 @@ class Job:
     threshold: float
     device: str = "cpu"
     dtype: str = "float32"
-    length_m: tuple[float, float] = (200.0, 350.0)
+    length_m: tuple[float, float] = (150.0, 220.0)
     traffic: tuple[int, int] = (25, 15)
     latency_s: float | None = 0.2
     plan_period_s: float = 0.25
