@@ -132,9 +132,10 @@ def test_shards_and_index_must_agree(folder) -> None:
         index.write_text(json.dumps({"weight_map": changed}))
         with pytest.raises(CheckpointError, match=message):
             load_model(folder)
-    index.write_text("[]")
-    with pytest.raises(CheckpointError, match="weight_map"):
-        load_model(folder)
+    for broken in ("[]", '{"weight_map": null}', '{"weight_map": ["a"]}', '{"weight_map": {"a": 1}}'):
+        index.write_text(broken)
+        with pytest.raises(CheckpointError, match="weight_map"):
+            load_model(folder)
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
@@ -209,13 +210,25 @@ def test_wrong_files(tmp_path, folder) -> None:
         ({"block_diffusion__mask_token_id": None}, "mask_token_id"),
         ({"block_diffusion__mask_token_id": VOCAB}, f"got {VOCAB}"),
         ({"block_diffusion__mask_token_id": EOS}, "end token"),
+        ({"block_diffusion__mask_token_id": True}, "got True"),
+        ({"model_type": "wam_diff2", "block_diffusion": "yes"}, "object"),
+        ({"model_type": "wam_diff2", "block_diffusion__prediction": "last"}, "'last'"),
         ({"text_config__hidden_size": 64}, "expected shape"),
+        ({"text_config__hidden_size": "wide"}, "hidden_size"),
+        ({"text_config__hidden_act": "nonsense"}, "nonsense"),
     ],
 )
 def test_wrong_config(folder, change, message: str) -> None:
     edit(folder, **change)
     with pytest.raises(CheckpointError, match=message):
         load_model(folder)
+
+
+def test_unknown_device_and_number_format(folder) -> None:
+    with pytest.raises(CheckpointError, match="device: expected .* got 'gpu'"):
+        load_model(folder, device="gpu")
+    with pytest.raises(CheckpointError, match="dtype"):
+        load_model(folder, dtype="float7")
 
 
 def test_generation_config_names_the_end_tokens(folder) -> None:

@@ -209,8 +209,10 @@ def test_settings_are_checked() -> None:
         {"rule": "greedy"},
         {"threshold": 1.5},
         {"threshold": float("nan")},
+        {"threshold": "0.9"},
         {"max_new_tokens": 0},
         {"time_limit_s": 0.0},
+        {"time_limit_s": "soon"},
     ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             DecodingConfig(**wrong)
@@ -228,6 +230,9 @@ def test_inputs_are_checked() -> None:
         (ids, pixels, None),
         (prompt(5)[0], pixels, grids),
         (ids, pixels[:-1], grids),
+        (ids, pixels[:, :-1], grids),
+        (ids, pixels, grids * 0),
+        (torch.cat((ids[:5], ids[-1:], ids[5:-1])), pixels, grids),  # a word inside the image
         (torch.empty(0, dtype=torch.int64),),
         ([[3, 4, 200]],),
         ([[3, -1]],),

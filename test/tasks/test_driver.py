@@ -79,7 +79,12 @@ def test_the_answer_depends_on_what_is_seen_and_said(driver: Driver) -> None:
         (replace(SCENE, images={**IMAGES, "cam_front": None}), "NoneType"),
         (replace(SCENE, ego=EgoState((float("nan"), 0.0))), "velocity"),
         (replace(SCENE, ego=EgoState((0.0, 0.0), (300.0, 0.0))), "acceleration"),
+        (replace(SCENE, images=None), "NoneType"),
+        (replace(SCENE, ego=None), "EgoState"),
+        (replace(SCENE, ego=EgoState(None)), "velocity"),
+        (replace(SCENE, ego=EgoState(("a", "b"))), "velocity"),
         (replace(SCENE, instruction="  "), "instruction"),
+        (replace(SCENE, instruction="turn \ud800"), "half a character"),
         (replace(SCENE, instruction="left " * 100), "at most 200"),
     ],
 )

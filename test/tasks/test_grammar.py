@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -189,6 +191,12 @@ def test_boxes_in_qwens_fence_and_nothing_there() -> None:
     for text, form in (("", "fixed"), ("[]", "qwen3vl_json"), ("[ ]", "qwen3vl_json")):
         nothing = detect.parse(text, form)
         assert isinstance(nothing, Detections) and nothing.boxes == ()
+
+
+def test_a_long_run_of_white_space_is_read_at_once() -> None:
+    began = time.perf_counter()
+    assert isinstance(detect.parse("```json" + " \n" * 20_000, "qwen3vl_json"), Failure)
+    assert time.perf_counter() - began < 1.0
 
 
 def test_box_confidence_is_its_own() -> None:

@@ -35,7 +35,11 @@ class DecodingConfig:
                 raise ConfigError(f"{name}: expected an integer >= 1, got {value!r}")
         if self.rule not in RULES:
             raise ConfigError(f"rule: expected one of {RULES}, got {self.rule!r}")
-        if not 0.0 <= self.threshold <= 1.0:
+        if not _is_number(self.threshold) or not 0.0 <= self.threshold <= 1.0:
             raise ConfigError(f"threshold: expected a number from 0 to 1, got {self.threshold!r}")
-        if self.time_limit_s is not None and not self.time_limit_s > 0.0:
+        if self.time_limit_s is not None and not (_is_number(self.time_limit_s) and self.time_limit_s > 0.0):
             raise ConfigError(f"time_limit_s: expected None or a number > 0, got {self.time_limit_s!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

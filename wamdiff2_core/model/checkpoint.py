@@ -81,13 +81,14 @@ def load_model(
     surplus tensors, wrong shapes, ids outside the vocabulary, a malformed `block_diffusion` entry.
     """
     folder = Path(folder)
+    device = torch_device(device)
     raw = read_json(folder / "config.json")
     kind = kind_of(raw, folder)
     block_diffusion = block_diffusion_of(raw, kind, folder)
     config = qwen3_vl_config(raw, folder)
     generation = read_json(folder / "generation_config.json") if (folder / "generation_config.json").exists() else {}
     weights = read_weights(folder)
-    check_weights(weights, expected_shapes(config), tied=config.tie_word_embeddings, folder=folder)
+    check_weights(weights, expected_shapes(config, folder), tied=config.tie_word_embeddings, folder=folder)
     model = build(config, weights, torch_dtype(dtype, device)).to(device)
     if mask_token_id is None:
         mask_token_id = _mask_token_id(kind, raw, generation, block_diffusion, config)
@@ -118,19 +119,19 @@ def kind_of(raw: Mapping[str, Any], folder: Path) -> str:
 
 def block_diffusion_of(raw: Mapping[str, Any], kind: str, folder: Path) -> dict[str, Any]:
     """The `block_diffusion` entry, with prediction and context as the kind implies them where there is none."""
-    if kind == "wam_diff2":
-        return {"prediction": "same", "context": "block_causal", **raw.get("block_diffusion", {})}
     if kind == "qwen3_vl":
         return {"prediction": "next", "context": "causal"}
-    entry = raw["block_diffusion"]
+    entry = raw.get("block_diffusion", {})
     if not isinstance(entry, dict):
         raise CheckpointError(f"{folder}: expected block_diffusion to be an object, got {entry!r}")
+    if kind == "wam_diff2":
+        entry = {"prediction": "same", "context": "block_causal", **entry}
     for name, choices in (("prediction", PREDICTIONS), ("context", CONTEXTS)):
         if entry.get(name) not in choices:
             actual = entry.get(name)
             raise CheckpointError(f"{folder}: block_diffusion.{name}: expected one of {choices}, got {actual!r}")
     mask = entry.get("mask_token_id")
-    if not isinstance(mask, int):
+    if kind == "wamdiff2" and (isinstance(mask, bool) or not isinstance(mask, int)):
         raise CheckpointError(f"{folder}: block_diffusion.mask_token_id: expected an integer, got {mask!r}")
     return dict(entry)
 
@@ -147,15 +148,22 @@ def qwen3_vl_config(raw: Mapping[str, Any], folder: Path) -> Qwen3VLConfig:
     plain["text_config"] = {**raw["text_config"], "model_type": "qwen3_vl_text"}
     plain["vision_config"] = {**raw["vision_config"], "model_type": "qwen3_vl"}
     plain.setdefault("tie_word_embeddings", bool(raw["text_config"].get("tie_word_embeddings", False)))
-    return Qwen3VLConfig(**plain)
+    try:
+        return Qwen3VLConfig(**plain)
+    except Exception as error:  # transformers' validators have no common error type
+        raise CheckpointError(f"{folder}: expected the settings of a Qwen3-VL in config.json, got {error}") from error
 
 
-def expected_shapes(config: Qwen3VLConfig) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor that the architecture of `config` has."""
+def expected_shapes(config: Qwen3VLConfig, folder: Path | None = None) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor that the architecture of `config` (of `folder`) has."""
     from transformers import Qwen3VLForConditionalGeneration
 
-    with torch.device("meta"):
-        skeleton = Qwen3VLForConditionalGeneration(config)
+    try:
+        with torch.device("meta"):
+            skeleton = Qwen3VLForConditionalGeneration(config)
+    except Exception as error:  # whatever a layer says about sizes and names that it does not know
+        what = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{folder}: expected config.json to describe a Qwen3-VL, got {what}") from error
     return {name: tuple(tensor.shape) for name, tensor in skeleton.state_dict().items()}
 
 
@@ -174,6 +182,14 @@ def build(config: Qwen3VLConfig, weights: dict[str, Tensor], dtype: torch.dtype)
         if bar:
             transformers_logging.enable_progress_bar()
     return model.eval()
+
+
+def torch_device(device: str | torch.device) -> torch.device:
+    """A torch device from its name."""
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise CheckpointError(f"device: expected cpu, cuda, cuda:1 or the like, got {device!r}") from error
 
 
 def torch_dtype(dtype: str | torch.dtype, device: str | torch.device = "cpu") -> torch.dtype:

@@ -30,6 +30,8 @@ def as_rows(input_ids: InputIds) -> tuple[list[Tensor], bool]:
 def image_tokens(grid: Grid, merge: int) -> int:
     """Text-model tokens of one image: patches of the (t, h, w) grid after merging merge x merge patches."""
     t, h, w = grid
+    if min(grid) < 1:
+        raise DataError(f"image grid {grid}: expected sizes of at least 1")
     if h % merge or w % merge:
         raise DataError(f"image grid {grid}: height and width must be multiples of the merge size {merge}")
     return t * h * w // (merge * merge)
@@ -75,11 +77,15 @@ def mrope_positions(
     images = iter(grids)
     while index < len(is_image):
         if is_image[index]:
-            t, h, w = next(images)
+            grid = next(images)
+            count = image_tokens(grid, merge)
+            if not all(is_image[index : index + count]):
+                raise DataError(f"image grid {grid}: expected its {count} image tokens side by side")
+            t, h, w = grid
             size = (t, h // merge, w // merge)
             axes = torch.meshgrid(*(torch.arange(n) for n in size), indexing="ij")
             pieces.append(torch.stack(axes).reshape(3, -1) + position)
-            index += size[0] * size[1] * size[2]
+            index += count
             position += max(size[1], size[2])
         else:
             end = index

@@ -44,6 +44,9 @@ def encode_images(visual: Any, pixel_values: Tensor, grid_thw: Tensor | Sequence
     grids = grids_of(grid_thw) if isinstance(grid_thw, Tensor) else list(grid_thw)
     tokens = [image_tokens(grid, visual.spatial_merge_size) for grid in grids]
     counts = [t * h * w for t, h, w in grids]
+    width = visual.patch_embed.proj.weight[0].numel()
+    if pixel_values.dim() != 2 or pixel_values.shape[1] != width:
+        raise DataError(f"pixel_values: expected shape (patches, {width}), got {tuple(pixel_values.shape)}")
     if pixel_values.shape[0] != sum(counts):
         raise DataError(f"pixel_values: expected {sum(counts)} patches for grids {grids}, got {pixel_values.shape[0]}")
     patches = pixel_values.split(counts)

@@ -35,6 +35,8 @@ def _read_shards(folder: Path) -> dict[str, Tensor]:
         where = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{folder / INDEX}: expected JSON with a weight_map, got {error!r}") from error
+    if not isinstance(where, dict) or not all(isinstance(name, str) for name in where.values()):
+        raise CheckpointError(f"{folder / INDEX}: expected weight_map to give the file name of every tensor")
     weights: dict[str, Tensor] = {}
     for name in sorted(set(where.values())):
         if Path(name).name != name:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from wamdiff2_core.scene import Scene
+from wamdiff2_core.scene import EgoState, Scene
 from wamdiff2_core.tasks import plan
 
 MAX_INSTRUCTION = 200  # characters
@@ -17,6 +17,8 @@ MAX_ASPECT = 200.0
 
 def scene_problem(scene: Scene, task: str, cameras: Sequence[str]) -> str | None:
     """Why `scene` cannot be answered for; None when it can. `cameras`: those that must be there."""
+    if not isinstance(scene.images, Mapping):
+        return f"expected images by camera name, got {type(scene.images).__name__}"
     missing = [name for name in cameras if name not in scene.images]
     if missing or not scene.images:
         present = ", ".join(scene.images) or "no camera"
@@ -45,11 +47,24 @@ def image_problem(image: object) -> str | None:
 def _text_problem(what: str, text: object, most: int) -> str | None:
     if not isinstance(text, str) or not text.strip():
         return f"expected {what} in words, got {text!r}"
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        return f"expected {what} in words, got half a character in {text[:most]!r}"
     return f"expected {what} of at most {most} characters, got {len(text)}" if len(text) > most else None
 
 
 def _ego_problem(scene: Scene) -> str | None:
+    if not isinstance(scene.ego, EgoState):
+        return f"expected ego to be an EgoState, got {type(scene.ego).__name__}"
     for what, pair in (("velocity", scene.ego.velocity), ("acceleration", scene.ego.acceleration)):
-        if len(pair) != 2 or not all(math.isfinite(value) and abs(value) <= plan.MAX_EGO for value in pair):
+        if not _is_pair(pair):
             return f"ego {what}: expected two finite numbers within +-{plan.MAX_EGO}, got {pair!r}"
     return None
+
+
+def _is_pair(values: object) -> bool:
+    """Two finite numbers that a prompt can say."""
+    try:
+        pair = [float(value) for value in values]  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        return False
+    return len(pair) == 2 and all(math.isfinite(value) and abs(value) <= plan.MAX_EGO for value in pair)

@@ -30,7 +30,7 @@ _INT = r"\s{0,4}([0-9]{1,4})\s{0,4}"
 _LABEL = r'"label"\s{0,4}:\s{0,4}"([^"\\\x00-\x1f]{1,64})"'
 _BBOX = rf'"bbox_2d"\s{{0,4}}:\s{{0,4}}\[{_INT},{_INT},{_INT},{_INT}\]'
 _ITEM = re.compile(rf"\{{\s{{0,8}}{_BBOX}\s{{0,8}},\s{{0,8}}{_LABEL}\s{{0,8}}\}}", re.ASCII)
-_FENCE = re.compile(r"\s*```(?:json)?\s*\n(.*)\n?```\s*", re.ASCII | re.DOTALL)
+_FENCE = re.compile(r"\s*```(?:json)?[ \t\r]*\n(.*)\n?```\s*", re.ASCII | re.DOTALL)
 
 
 def prompt(scene: object = None) -> str:
