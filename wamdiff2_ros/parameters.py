@@ -88,7 +88,9 @@ class Description:
 DESCRIPTIONS: dict[str, Description] = {
     "checkpoint": Description("Folder of the checkpoint; fixed after configure"),
     "device": Description("Where the model runs: cpu, cuda, cuda:1; fixed after configure"),
-    "dtype": Description("Number format of the weights: auto (bfloat16 where it is fast, else float32), float32, bfloat16, float16; fixed after configure"),
+    "dtype": Description(
+        "Number format of the weights: float32, bfloat16, float16, or auto (bfloat16 where fast); fixed after configure"
+    ),
     "threads": Description("CPU threads of the model, 0: leave it to PyTorch", 0, 256),
     "cameras": Description("Cameras in the order that the checkpoint was trained with; fixed after configure"),
     "image_transport": Description("compressed (JPEG or PNG) or raw images; fixed after configure"),
