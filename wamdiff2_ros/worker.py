@@ -81,19 +81,19 @@ class Schedule:
     def due(self, settings: Settings, now_s: float, has_question: bool) -> list[tuple[str, ...]]:
         """Batches of tasks to run one after the other on a scene at `now_s`; they count as run.
 
-        One batch of all that is due, or (without `batch_tasks`) the plan by itself and then the one other task that is
-        most overdue, so that a plan waits for one other task at most.
+        One batch of all that is due, or (without `batch_tasks`) the plan by itself and then the one other due task that
+        has waited longest, so that a plan waits for one other task at most and no task starves.
         """
         waits = {task: now_s - self._last_s.get(task, -1e9) for task in settings.tasks}
         due = [task for task in settings.tasks if waits[task] * (settings.rate_hz(task) or 1e9) >= 1.0]
         due = [task for task in due if task != "ask" or has_question]
-        batches = [tuple(due)] if settings.batch_tasks else self._apart(due, waits, settings)
+        batches = [tuple(due)] if settings.batch_tasks else self._apart(due, waits)
         self._last_s |= {task: now_s for batch in batches for task in batch}
         return [batch for batch in batches if batch]
 
-    def _apart(self, due: list[str], waits: Mapping[str, float], settings: Settings) -> list[tuple[str, ...]]:
+    def _apart(self, due: list[str], waits: Mapping[str, float]) -> list[tuple[str, ...]]:
         others = [task for task in due if task != "plan"]
-        others.sort(key=lambda task: -waits[task] * (settings.rate_hz(task) or 1e9))
+        others.sort(key=lambda task: -waits[task])
         return [(task,) for task in ["plan"] * ("plan" in due) + others[:1]]
 
     def forget(self, task: str) -> None:
@@ -214,7 +214,8 @@ class Worker:
             return self._inputs.odometry_error or "nothing received"
         age_s = now_s - received_s
         limit_s = settings.odometry_max_age_s
-        return f"last message came {age_s:.2f} s ago, at most {limit_s:.2f} s" if age_s > limit_s else ""
+        late = f"last usable message came {age_s:.2f} s ago, at most {limit_s:.2f} s"
+        return (self._inputs.odometry_error or late) if age_s > limit_s else ""
 
     def _ask(self, scene: Scene, tasks: tuple[str, ...], settings: Settings) -> Mapping[str, Result]:
         self._driver.decoding = replace(

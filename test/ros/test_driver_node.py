@@ -73,6 +73,19 @@ def test_without_odometry_there_is_no_plan_but_there_are_boxes(make_harness: Any
     assert h.outputs["stats"][-1].failures_input > 0
 
 
+def test_odometry_that_turned_bad_is_called_bad_not_late(make_harness: Any) -> None:
+    h = make_harness(odometry_max_age_s=0.2)
+    h.wait_connected()
+    h.spin_until(h.valid_plans, "a plan", h.send_all)
+
+    def send_bad() -> None:
+        h.send_odometry(float("nan"))
+        h.send_frames()
+
+    text = "/wamdiff2/input/odometry: odometry holds a value that is not finite"
+    h.spin_until(lambda: text in h.outputs["trajectory"][-1].text, "the reason", send_bad)
+
+
 def test_a_silent_camera_withdraws_the_plan_and_is_named(make_harness: Any) -> None:
     h = make_harness(max_frame_age_s=0.2)
     h.wait_connected()

@@ -36,6 +36,15 @@ def test_rate_zero_means_every_scene_and_nobody_starves() -> None:
     assert count["plan"] == 100 and count["detect"] == count["ask"] == 50
 
 
+def test_boxes_for_every_scene_leave_room_for_answers_on_a_slow_machine() -> None:
+    _, count = run(Settings(detect_rate_hz=0.0, ask_rate_hz=0.5), 70.0, 0.7)
+    assert 30 <= count["ask"] <= 35 and count["detect"] == 100 - count["ask"]
+    schedule = Schedule()
+    schedule.due(Settings(detect_rate_hz=0.0), 100.0, True)
+    schedule.forget("ask")
+    assert schedule.due(Settings(detect_rate_hz=0.0), 105.0, True) == [("plan",), ("ask",)]
+
+
 def test_without_a_question_or_the_task_nothing_is_asked() -> None:
     _, count = run(SETTINGS, 10.0, 0.2, question=False)
     assert "ask" not in count
