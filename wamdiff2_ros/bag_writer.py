@@ -45,16 +45,19 @@ class BagWriter:
     """One bag folder; topics are added as they turn up. Close it, or its metadata is missing."""
 
     def __init__(self, path: Path) -> None:
-        """Makes the folder. ConfigError if there is something already."""
+        """Makes the folder. ConfigError if there is something already, or if it cannot be made."""
         if path.exists():
             raise ConfigError(f"{path} exists already; a bag is not written over")
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self.count = 0
         self._store = typestore()
         self._connections: dict[str, object] = {}
         self._writer = Writer(path, version=BAG_VERSION, storage_plugin=StoragePlugin.MCAP)
-        self._writer.open()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer.open()
+        except OSError as error:
+            raise ConfigError(f"{path}: a bag cannot be made there: {error}") from error
 
     def add_topic(self, topic: str, type_name: str) -> None:
         """`type_name` like sensor_msgs/msg/Image. ConfigError if its definition is not known."""

@@ -5,6 +5,7 @@ No fresh plan, no fresh odometry, or a message that the input is missing: the ca
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import Any
@@ -16,7 +17,7 @@ from rclpy.node import Node
 from wamdiff2.msg import Trajectory as TrajectoryMsg
 from wamdiff2.msg import VehicleControl as VehicleControlMsg
 from wamdiff2_core.control import Follower, VehicleControl
-from wamdiff2_core.errors import DataError
+from wamdiff2_core.errors import ConfigError, DataError
 from wamdiff2_core.trajectory import Trajectory, smooth_trajectory
 from wamdiff2_ros import conversions as cv
 from wamdiff2_ros.odometry import OdometryHistory, OdometrySample
@@ -44,6 +45,10 @@ class FollowerNode(Node):
         self._rate_hz = float(self.declare_parameter("rate_hz", 20.0).value)
         self._max_plan_age_s = float(self.declare_parameter("max_plan_age_s", 1.0).value)
         self._max_odometry_age_s = float(self.declare_parameter("max_odometry_age_s", 0.5).value)
+        for name in ("rate_hz", "max_plan_age_s", "max_odometry_age_s"):
+            value = self.get_parameter(name).value
+            if not 0.0 < value < math.inf:
+                raise ConfigError(f"{name}: expected a number > 0, got {value}")
         self._follower = Follower()
         self._history = OdometryHistory()
         self._odometry_received_s = -1e9

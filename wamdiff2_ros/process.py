@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import rclpy
+from rclpy.exceptions import ParameterException
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
 
@@ -55,7 +56,7 @@ def run_node(make_node: Callable[[], Any], args: list[str] | None = None) -> int
     except rclpy_implementation.RCLError:
         if rclpy.ok():  # otherwise: interrupted while the node was being made
             raise
-    except (NodeFailed, Wamdiff2Error) as error:
+    except (NodeFailed, Wamdiff2Error, ParameterException) as error:
         name = node.get_name() if node is not None else "node"
         print(f"{name}: {error}", file=sys.stderr, flush=True)
         code = 1

@@ -20,6 +20,7 @@ from std_msgs.msg import String
 
 from wamdiff2.msg import Boxes, DriveStatus
 from wamdiff2.msg import VehicleControl as VehicleControlMsg
+from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.rig import load_rig
 from wamdiff2_ros import conversions as cv
 from wamdiff2_ros import world_messages as wm
@@ -179,6 +180,8 @@ class _Parameters:
         self.rig = str(read("rig", ""))
         self.seconds = float(read("seconds", 60.0))  # simulated; 0: until the route ends
         self.step_s = float(read("step_s", 0.05))
+        if not 0.0 < self.step_s <= 0.1:
+            raise ConfigError(f"step_s: expected above 0 and at most 0.1, got {self.step_s}")
         self.image_rate_hz = float(read("image_rate_hz", 10.0))
         self.boxes_rate_hz = float(read("boxes_rate_hz", 2.0))  # 0: never
         self.question_period_s = float(read("question_period_s", 4.0))  # 0: no questions
