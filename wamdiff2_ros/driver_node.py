@@ -117,7 +117,10 @@ class DriverNode(LifecycleNode):
 
     def _apply_parameters(self, parameters: list[Parameter]) -> None:
         """One assignment: the worker reads the settings once per scene."""
-        self.settings = changed(self.settings, {p.name: p.value for p in parameters}, self._configured)
+        before = self.settings
+        self.settings = changed(before, {p.name: p.value for p in parameters}, self._configured)
+        if self._inputs is not None and self._inputs.instruction == before.default_instruction:
+            self._inputs.instruction = self.settings.default_instruction
         if self._mailbox is not None:
             self._mailbox.set_tolerance(self.settings.sync_tolerance_s)
 

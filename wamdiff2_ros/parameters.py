@@ -13,7 +13,7 @@ RULES = ("dynamic", "static", "sequential")
 TASKS = ("plan", "detect", "ask")
 TRANSPORTS = ("compressed", "raw")
 # Decide what is loaded and subscribed, so they are fixed from configure until cleanup.
-FIXED_AFTER_CONFIGURE = frozenset({"checkpoint", "device", "dtype", "cameras", "image_transport", "rig"})
+FIXED_AFTER_CONFIGURE = frozenset({"checkpoint", "device", "dtype", "threads", "cameras", "image_transport", "rig"})
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ DESCRIPTIONS: dict[str, Description] = {
     "dtype": Description(
         "Number format of the weights: float32, bfloat16, float16, or auto (bfloat16 where fast); fixed after configure"
     ),
-    "threads": Description("CPU threads of the model, 0: leave it to PyTorch", 0, 256),
+    "threads": Description("CPU threads of the model, 0: leave it to PyTorch; fixed after configure", 0, 256),
     "cameras": Description("Cameras in the order that the checkpoint was trained with; fixed after configure"),
     "image_transport": Description("compressed (JPEG or PNG) or raw images; fixed after configure"),
     "rig": Description("Rig file that says where the cameras are; needed to draw the overlay; fixed after configure"),

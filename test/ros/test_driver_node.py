@@ -50,6 +50,20 @@ def test_the_dial_turns_while_running_and_stats_say_so(make_harness: Any) -> Non
     assert (h.driver.used[-1].block_size, h.driver.used[-1].steps) == (8, 3)
 
 
+def test_another_default_instruction_counts_until_one_comes(make_harness: Any) -> None:
+    h = make_harness()
+    h.wait_connected()
+    h.spin_until(h.valid_plans, "a plan", h.send_all)
+    assert h.node.set_parameters([Parameter("default_instruction", value="go straight now")])[0].successful
+    h.spin_until(lambda: h.driver.scenes[-1].instruction == "go straight now", "the new default", h.send_all)
+    h.instruction.publish(String(data="turn left now"))
+    h.spin_until(lambda: h.driver.scenes[-1].instruction == "turn left now", "the instruction", h.send_all)
+    h.node.set_parameters([Parameter("default_instruction", value="follow the road")])
+    seen = len(h.driver.scenes)
+    h.spin_until(lambda: len(h.driver.scenes) > seen + 3, "more scenes", h.send_all)
+    assert h.driver.scenes[-1].instruction == "turn left now"
+
+
 def test_a_rejected_set_changes_nothing(make_harness: Any) -> None:
     h = make_harness()
     h.wait_connected()
@@ -57,7 +71,8 @@ def test_a_rejected_set_changes_nothing(make_harness: Any) -> None:
     both = [Parameter("steps", value=2), Parameter("rule", value="greedy")]
     refused = h.node.set_parameters_atomically(both)
     assert not refused.successful and "greedy" in refused.reason
-    for name, value in (("block_size", 100000), ("threshold", "high"), ("checkpoint", "/other"), ("tasks", ["sing"])):
+    wrong = {"block_size": 100000, "threshold": "high", "checkpoint": "/other", "threads": 7, "tasks": ["sing"]}
+    for name, value in wrong.items():
         result = h.node.set_parameters([Parameter(name, value=value)])[0]
         assert not result.successful and result.reason, name
     assert h.node.settings == before
