@@ -60,14 +60,20 @@ def run(
     if not (options.checkpoint / "config.json").is_file():
         raise ConfigError(f"{options.checkpoint} is no checkpoint folder: it has no config.json")
     console = Console(stderr=True, quiet=as_json)
-    wall_seconds = drive_once(options, console)
+    wall_seconds, interrupted = drive_once(options, console)
     summary = report(options, wall_seconds, console)
     if as_json:
         print(json.dumps(summary, indent=2))
+    if interrupted:
+        raise typer.Exit(130)
 
 
-def drive_once(options: DemoOptions, console: Console) -> float:
-    """Run the nodes until the drive is over, with a progress line. Returns seconds of real time that the drive took."""
+def drive_once(options: DemoOptions, console: Console) -> tuple[float, bool]:
+    """Run the nodes until the drive is over or Ctrl-C, with a progress line.
+
+    Returns seconds of real time that the drive took, and whether it was interrupted once it had begun; before that
+    there is nothing to sum up, and KeyboardInterrupt goes on.
+    """
     from wamdiff2_core.rig import load_rig
     from wamdiff2_ros import graph
     from wamdiff2_ros.monitor import Monitor
@@ -86,16 +92,21 @@ def drive_once(options: DemoOptions, console: Console) -> float:
             names = ", ".join(sorted(present))
             raise ConfigError(f"nodes named {names} are running already; end them, or set another ROS_DOMAIN_ID")
         with Supervisor(nodes, options.out / "log", options.params) as supervisor, Live(console=console) as live:
-            began_s = time.monotonic()
-            while not supervisor.over():
-                monitor.turn(0.1)
+            began_s, interrupted = time.monotonic(), False
+            try:
+                while not supervisor.over():
+                    monitor.turn(0.1)
+                    if monitor.status is None:
+                        began_s = time.monotonic()
+                    live.update(progress_line(monitor, options.seconds))
+            except KeyboardInterrupt:
                 if monitor.status is None:
-                    began_s = time.monotonic()
-                live.update(progress_line(monitor, options.seconds))
+                    raise
+                interrupted = True
             took_s = time.monotonic() - began_s
     if supervisor.killed:
         console.print(f"[yellow]these nodes did not end by themselves: {', '.join(supervisor.killed)}[/]")
-    return took_s
+    return took_s, interrupted
 
 
 def progress_line(monitor: Any, seconds: float) -> str:

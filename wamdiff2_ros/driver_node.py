@@ -244,7 +244,7 @@ class DriverNode(LifecycleNode):
     def _image_arrived(self, camera: str, message: Any) -> None:
         assert self._mailbox is not None
         stamp_s = cv.stamp_seconds(message.header.stamp)
-        age_s = max(0.0, self._now_s() - stamp_s) if self._now_s() > 0.0 else 0.0
+        age_s = self._now_s() - stamp_s if self._now_s() > 0.0 else 0.0
         self._mailbox.put(Frame(camera, stamp_s, time.monotonic(), message, age_s))
 
     def _odometry_arrived(self, message: Odometry) -> None:

@@ -19,7 +19,7 @@ class Frame:
     stamp_s: float
     received_s: float
     message: Any
-    age_at_receipt_s: float = 0.0
+    age_at_receipt_s: float = 0.0  # below zero: stamped in the future
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class FrameGroup:
 
     def age_s(self, now_s: float) -> float:
         """Age of the oldest frame at steady time `now_s`: what it had at receipt, and what passed since."""
-        return max(f.age_at_receipt_s + now_s - f.received_s for f in self.frames.values())
+        return max(max(0.0, f.age_at_receipt_s) + now_s - f.received_s for f in self.frames.values())
 
 
 @dataclass

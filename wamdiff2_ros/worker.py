@@ -194,8 +194,11 @@ class Worker:
     def _stale(self, group: FrameGroup, settings: Settings, now_s: float) -> dict[str, str]:
         errors = {}
         for name, frame in group.frames.items():
-            age_s = frame.age_at_receipt_s + now_s - frame.received_s
-            if age_s > settings.max_frame_age_s:
+            ahead_s = -frame.age_at_receipt_s
+            age_s = max(0.0, frame.age_at_receipt_s) + now_s - frame.received_s
+            if ahead_s > settings.max_frame_age_s:  # a little is usual: pictures can overtake /clock
+                errors[self._topics[name]] = f"frame is stamped {ahead_s:.2f} s in the future"
+            elif age_s > settings.max_frame_age_s:
                 errors[self._topics[name]] = f"frame is {age_s:.2f} s old, at most {settings.max_frame_age_s:.2f} s"
         return errors
 

@@ -119,7 +119,9 @@ def test_a_silent_camera_withdraws_the_plan_and_is_named(make_harness: Any) -> N
     h.spin_until(lambda: len(h.valid_plans()) > count + 2, "recovery", h.send_all)
 
 
-@pytest.mark.parametrize("trouble, text", [({"age_s": 5.0}, "old"), ({"skew_s": 0.3}, "differ")])
+@pytest.mark.parametrize(
+    "trouble, text", [({"age_s": 5.0}, "old"), ({"age_s": -5.0}, "in the future"), ({"skew_s": 0.3}, "differ")]
+)
 def test_old_or_unsynchronised_frames_give_no_plan(make_harness: Any, trouble: dict, text: str) -> None:
     h = make_harness()
     h.wait_connected()
