@@ -165,7 +165,6 @@ def _extras() -> Iterator[Finding]:
     yield _extra("carla", _origin("carla"), "pip install carla (the simulator's version)", "the CARLA bridge")
     coco = _origin("faster_coco_eval")
     yield _extra("faster-coco-eval", coco, "pip install 'wamdiff2[evaluate]'", "mAP of boxes in summaries")
-    yield _extra("tensorboard", _origin("tensorboard"), "pip install 'wamdiff2[train]'", "curves of a training")
 
 
 def _extra(name: str, found: str, do: str, what_for: str) -> Finding:
