@@ -51,7 +51,7 @@ class Job:
     @property
     def key(self) -> list:
         """What makes two drives the same one."""
-        timing = [self.latency_s, self.plan_period_s]
+        timing = [self.latency_s, self.plan_period_s, *self.length_m, *self.traffic]
         return [self.checkpoint, self.town, self.seed, self.block_size, self.steps, self.threshold, *timing]
 
 
@@ -219,7 +219,8 @@ def evaluate(args: argparse.Namespace) -> dict:
             sink.flush()
             _tell(f"{len(rows)}/{total}", row)
     names = ("checkpoint", "towns", "routes_per_town", "steps", "threshold", "seed", "device", "dtype", "workers")
-    settings = {**{name: getattr(args, name) for name in names}, "latency_s": args.latency}
+    settings = {**{name: getattr(args, name) for name in names}, "latency_s": args.latency,
+                "plan_period_s": args.plan_period, "route_m": "{:.0f}-{:.0f}".format(*Job.length_m)}  # fmt: skip
     report = {"what": "drive", "settings": settings, "machine": machine(args.device), "results": table(rows)}
     write_json(args.out.with_suffix(".json"), report)
     return report
