@@ -25,6 +25,7 @@ from wamdiff2_core.evaluate.machine import machine
 from wamdiff2_core.evaluate.summary import write_json
 from wamdiff2_core.evaluate.waypoints import waypoint_errors
 from wamdiff2_sim.drive import DriveResult, ExpertPlanner, LoopConfig, drive
+from wamdiff2_sim.scores import driving_score
 
 TOWNS = ("Town01", "Town02", "Town03", "Town05", "Town10HD")
 EXPERT = "expert"
@@ -55,7 +56,8 @@ class Job:
         return [self.checkpoint, self.town, self.seed, self.block_size, self.steps, self.threshold, *timing]
 
 
-_drivers: dict[tuple, Any] = {}  # one per process: loading a checkpoint costs more than a plan
+_drivers: dict[tuple, Any] = {}  # a few per process, the newest last: loading a checkpoint costs more than a plan
+DRIVERS_KEPT = 6
 
 
 def _driver(job: Job):
@@ -67,7 +69,9 @@ def _driver(job: Job):
     key = (job.checkpoint, job.device, job.dtype)
     if key not in _drivers:
         _drivers[key] = Driver.from_checkpoint(job.checkpoint, device=job.device, dtype=job.dtype)
-    driver = _drivers[key]
+    driver = _drivers[key] = _drivers.pop(key)
+    while len(_drivers) > DRIVERS_KEPT:
+        del _drivers[next(iter(_drivers))]
     driver.decoding = replace(
         DecodingConfig(), block_size=job.block_size, steps=min(job.steps, job.block_size), threshold=job.threshold
     )
@@ -130,6 +134,11 @@ def table(rows: list[dict]) -> list[dict]:
     return [_mean(block, group) for block, group in sorted(by_block.items())]
 
 
+def score_of(row: dict) -> float:
+    """A drive's driving score in per cent, also of rows written before drives said it."""
+    return driving_score(row["route_completion"], row["collisions_by_kind"], row["red_lights"])
+
+
 def _mean(block: int, rows: list[dict]) -> dict:
     def mean(key: str) -> float | None:
         values = [row[key] for row in rows if row[key] is not None]
@@ -145,6 +154,7 @@ def _mean(block: int, rows: list[dict]) -> dict:
     return {
         "block_size": block,
         "routes": len(rows),
+        "driving_score": float(np.mean([score_of(row) for row in rows])),
         "route_completion": mean("route_completion"),
         "completed_routes": sum(row["route_completion"] >= 0.99 for row in rows),
         "collisions_per_route": mean("collisions"),

@@ -1,13 +1,15 @@
-"""Scores of a drive: how far along the route, contacts, red lights, time off the road, comfort."""
+"""Scores of a drive: how far along the route, contacts, red lights, time off the road, comfort, and all in one."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from wamdiff2_core.errors import DataError
 from wamdiff2_sim.geometry import Surface, boxes_touch
 from wamdiff2_sim.types import EGO_FRONT_M, LightState, WorldState
 
@@ -19,6 +21,19 @@ STUCK_S = 60.0
 STUCK_MPS = 0.1
 LINE_PAUSE_S = 10.0
 SMOOTH = 10  # steps over which acceleration is averaged before jerk is taken
+# What is left of the score after one event, as the CARLA leaderboard weighs it; cyclists are vehicles there.
+CONTACT_PENALTY = {"pedestrian": 0.50, "car": 0.60, "truck": 0.60, "cyclist": 0.60, "static": 0.65}
+RED_LIGHT_PENALTY = 0.70
+
+
+def driving_score(route_completion: float, collisions_by_kind: Mapping[str, int], red_lights: int) -> float:
+    """Per cent: completion (0..1) times the product of the penalties of all events. DataError for an unknown kind."""
+    score = 100.0 * route_completion * RED_LIGHT_PENALTY**red_lights
+    for kind, count in collisions_by_kind.items():
+        if kind not in CONTACT_PENALTY:
+            raise DataError(f"collision with {kind!r}: expected one of {', '.join(CONTACT_PENALTY)}")
+        score *= CONTACT_PENALTY[kind] ** count
+    return score
 
 
 class StopLines:
@@ -123,13 +138,15 @@ class DriveScore:
 
     def summary(self) -> dict:
         """Plain values for reports."""
+        by_kind = dict(Counter(e.what[10:] for e in self.events if e.what.startswith("collision")))
         return {
+            "driving_score": round(driving_score(self.route_completion, by_kind, self.red_lights), 4),
             "route_completion": round(self.route_completion, 4),
             "route_length_m": round(self.route_length - self.start_s, 1),
             "distance_m": round(self.distance, 1),
             "time_s": round(self.time, 2),
             "collisions": self.collisions,
-            "collisions_by_kind": dict(Counter(e.what[10:] for e in self.events if e.what.startswith("collision"))),
+            "collisions_by_kind": by_kind,
             "red_lights": self.red_lights,
             "off_road_s": round(self.off_road_s, 2),
             "wrong_lane_s": round(self.wrong_lane_s, 2),

@@ -27,6 +27,7 @@ FRAMES = (
 DRIVE = (
     ("routes", "routes", "{:d}"),
     ("route completion", "route_completion", "{:.1%}"),
+    ("driving score", "driving_score", "{:.1f}"),
     ("routes completed", "completed_routes", "{:d}"),
     ("collisions per route", "collisions_per_route", "{:.2f}"),
     ("red lights per route", "red_lights_per_route", "{:.2f}"),
