@@ -88,19 +88,22 @@ def preprocess(
     proportions within the format's pixel limits (Qwen's rule). Raises DataError for anything that is not such an image.
     """
     form = form or ImageFormat()
+    fitted = fit(images, sizes, form)
+    patches = [patchify(torch.from_numpy(image)[None], form)[0] for image in fitted]
+    grids = [(1, image.shape[0] // form.patch_size, image.shape[1] // form.patch_size) for image in fitted]
+    dim = 3 * form.temporal_patch_size * form.patch_size**2
+    return torch.cat(patches) if patches else torch.zeros(0, dim), torch.tensor(grids, dtype=torch.int64).reshape(-1, 3)
+
+
+def fit(images: Sequence[np.ndarray], sizes: Sequence[Size] | None, form: ImageFormat) -> list[np.ndarray]:
+    """The resizing half of `preprocess`: (H, W, 3) uint8 images of the sizes that the model sees, in own memory."""
     for image in images:
         _require_image(image)
     targets = [fitting_size(image.shape[1], image.shape[0], form) for image in images] if sizes is None else list(sizes)
     if len(targets) != len(images):
         raise DataError(f"expected a size for each of {len(images)} images, got {len(targets)}")
     how = Image.Resampling.BICUBIC if sizes is None else Image.Resampling.BOX
-    patches = [
-        patchify(torch.from_numpy(_resized(image, size, how))[None], form)[0]
-        for image, size in zip(images, targets, strict=True)
-    ]
-    grids = [(1, height // form.patch_size, width // form.patch_size) for width, height in targets]
-    dim = 3 * form.temporal_patch_size * form.patch_size**2
-    return torch.cat(patches) if patches else torch.zeros(0, dim), torch.tensor(grids, dtype=torch.int64).reshape(-1, 3)
+    return [_resized(image, size, how) for image, size in zip(images, targets, strict=True)]
 
 
 def patchify(images: torch.Tensor, form: ImageFormat) -> torch.Tensor:
