@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -79,6 +80,26 @@ class Driver:
         """Where to drive in the next 4 s."""
         return self.answer(scene, ("plan",))["plan"]  # type: ignore[return-value]
 
+    def plan_candidates(
+        self, scene: Scene, count: int, temperature: float = 1.0, seed: int | None = None
+    ) -> list[Plan | Failure]:
+        """`count` plans drawn for one scene at this temperature, in one batch behind one pass over the prompt.
+
+        The first plans of a larger `count` are those of a smaller one with the same seed. seed None: others each time.
+        Raises ConfigError for settings that cannot be.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise ConfigError(f"count: expected an integer >= 1, got {count!r}")
+        decoding = replace(self.decoding, temperature=temperature, seed=seed)
+        problem = scene_problem(scene, "plan", self._required(scene))
+        if problem:
+            return [Failure(FailureKind.INPUT, problem)] * count
+        pixels, grid = self._images(scene)
+        prompt = self._prompt(scene, "plan", self._image_tokens(grid))
+        # All but the last token, which a model of the next token needs in each row, is shared.
+        outputs = self._share(["plan"] * count, [prompt] * count, len(prompt.ids) - 1, pixels, grid, decoding)
+        return [self._read(scene, "plan", *output) for output in outputs]  # type: ignore[misc]
+
     def detect(self, scene: Scene) -> Detections | Failure:
         """What is in front of us."""
         return self.answer(scene, ("detect",))["detect"]  # type: ignore[return-value]
@@ -103,7 +124,7 @@ class Driver:
         valid = [index for index in range(len(requests)) if index not in results]
         if valid:
             pixels, grid = self._images(requests[valid[0]][1])
-            counts = (grid.prod(dim=1) // self.image_format.merge_size**2).tolist()
+            counts = self._image_tokens(grid)
             prompts = [self._prompt(requests[index][1], requests[index][0], counts) for index in valid]
             outputs = self._decode([requests[index][0] for index in valid], prompts, pixels, grid)
             for index, output in zip(valid, outputs, strict=True):
@@ -123,6 +144,9 @@ class Driver:
         sizes = [self.image_sizes[name] for name in names] if self.ours else None
         return preprocess([np.asarray(scene.images[name]) for name in names], sizes, self.image_format)
 
+    def _image_tokens(self, grid: torch.Tensor) -> list[int]:
+        return (grid.prod(dim=1) // self.image_format.merge_size**2).tolist()
+
     def _prompt(self, scene: Scene, task: str, image_tokens: Sequence[int]) -> Prompt:
         module = _MODULES[task]
         text = human_text(module.prompt(scene), len(image_tokens)) if self.ours else module.upstream_prompt(scene)
@@ -132,21 +156,38 @@ class Driver:
         self, tasks: Sequence[str], prompts: Sequence[Prompt], pixels: torch.Tensor, grid: torch.Tensor
     ) -> list[tuple[DecodeResult, Cost]]:
         """An answer per prompt: batched behind the image prefix where all share it, one after the other otherwise."""
+        ends = {prompt.ids[: prompt.images_end] for prompt in prompts}
+        if len(prompts) > 1 and len(ends) == 1:
+            return self._share(tasks, prompts, prompts[0].images_end, pixels, grid, self.decoding)
+        outputs = [
+            self.decoder.generate(
+                torch.tensor(prompt.ids),
+                pixels,
+                grid,
+                self.decoding,
+                self._scaffolds[task],
+                max_new_tokens=[self.max_new_tokens[task]],
+            )
+            for task, prompt in zip(tasks, prompts, strict=True)
+        ]
+        return [(output, _cost(output)) for output in outputs]  # type: ignore[arg-type]
+
+    def _share(
+        self,
+        tasks: Sequence[str],
+        prompts: Sequence[Prompt],
+        shared: int,
+        pixels: torch.Tensor,
+        grid: torch.Tensor,
+        decoding: DecodingConfig,
+    ) -> list[tuple[DecodeResult, Cost]]:
+        """An answer per prompt, in one batch behind their first `shared` tokens, which hold all images."""
+        prefix = self.decoder.prefill(torch.tensor(prompts[0].ids[:shared]), pixels, grid, decoding.block_size)
+        rests = [torch.tensor(prompt.ids[shared:]) for prompt in prompts]
         scaffolds = [self._scaffolds[task] for task in tasks]
         limits = [self.max_new_tokens[task] for task in tasks]
-        ends = {prompt.ids[: prompt.images_end] for prompt in prompts}
-        if len(prompts) == 1 or len(ends) > 1:
-            outputs = [
-                self.decoder.generate(
-                    torch.tensor(prompt.ids), pixels, grid, self.decoding, scaffold, max_new_tokens=[limit]
-                )
-                for prompt, scaffold, limit in zip(prompts, scaffolds, limits, strict=True)
-            ]
-            return [(output, _cost(output)) for output in outputs]
-        shared = prompts[0].images_end
-        prefix = self.decoder.prefill(torch.tensor(prompts[0].ids[:shared]), pixels, grid, self.decoding.block_size)
-        rests = [torch.tensor(prompt.ids[shared:]) for prompt in prompts]
-        batch = self.decoder.generate(rests, None, None, self.decoding, scaffolds, prefix, limits)
+        outputs = self.decoder.generate(rests, None, None, decoding, scaffolds, prefix, limits)
+        batch = [outputs] if isinstance(outputs, DecodeResult) else outputs
         return [(output, _cost(output, prefix.forwards, prefix.vision_ms, prefix.prefill_ms)) for output in batch]
 
     def _read(self, scene: Scene, task: str, output: DecodeResult, cost: Cost) -> Result:

@@ -213,6 +213,15 @@ def test_settings_are_checked() -> None:
         {"max_new_tokens": 0},
         {"time_limit_s": 0.0},
         {"time_limit_s": "soon"},
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"temperature": True},
+        {"temperature": None},
+        {"seed": -1},
+        {"seed": 2**32},
+        {"seed": 1.0},
+        {"seed": True},
     ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             DecodingConfig(**wrong)

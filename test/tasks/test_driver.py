@@ -99,6 +99,38 @@ def test_a_bad_question_does_not_spoil_the_plan(driver: Driver) -> None:
     assert results["plan"].text == driver.plan(SCENE).text
 
 
+@pytest.mark.parametrize(
+    ("kind", "block_size"), [("ours", 1), ("ours", 4), ("ours", 32), ("upstream", 1), ("upstream", 8), ("plain", 1)]
+)
+def test_plan_candidates(kind: str, block_size: int, request: pytest.FixtureRequest) -> None:
+    """Cold, each candidate is the plan; warm, they differ, repeat with the seed, and do not depend on their number."""
+    decoding = DecodingConfig(block_size=block_size, steps=4)
+    one = Driver.from_checkpoint(request.getfixturevalue(kind), decoding=decoding)
+    one.limits = plan.PlanLimits(1e9, 1e9)
+    one.max_new_tokens["plan"] = 96 if kind == "ours" else 12
+    scene = SCENE if kind == "ours" else replace(SCENE, images={"cam_front": IMAGES["cam_front"]})
+
+    def texts(*settings: object) -> list[str]:
+        return [result.text for result in one.plan_candidates(scene, *settings)]  # type: ignore[arg-type]
+
+    assert texts(3, 0.0) == [one.plan(scene).text] * 3
+    warm = texts(4, 5.0, 1)
+    assert texts(4, 5.0, 1) == warm and texts(2, 5.0, 1) == warm[:2] and texts(1, 5.0, 1) == warm[:1]
+    assert len(set(warm)) == 4 and texts(4, 5.0, 2) != warm
+    if kind == "ours":
+        results = one.plan_candidates(scene, 4, 5.0, 1)
+        assert all(isinstance(result, Plan) and result.cost.forwards > 1 for result in results)
+
+
+def test_plan_candidates_of_a_bad_scene_or_setting(driver: Driver) -> None:
+    results = driver.plan_candidates(replace(SCENE, instruction=" "), 2)
+    assert len(results) == 2
+    assert all(isinstance(result, Failure) and result.kind is FailureKind.INPUT for result in results)
+    for settings, says in (((0,), "count"), ((2.0,), "count"), ((2, -1.0), "temperature"), ((2, 1.0, -1), "seed")):
+        with pytest.raises(ConfigError, match=says):
+            driver.plan_candidates(SCENE, *settings)
+
+
 def test_surplus_cameras_are_not_looked_at(driver: Driver) -> None:
     more = replace(SCENE, images={"cam_roof": np.zeros((3, 3)), **IMAGES, "cam_back": np.zeros((32, 64, 3), np.uint8)})
     assert driver.plan(more).text == driver.plan(SCENE).text

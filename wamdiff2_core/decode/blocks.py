@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wamdiff2_core.decode.accept import accept, quota
 from wamdiff2_core.decode.config import DecodingConfig
+from wamdiff2_core.decode.sampling import draw
 from wamdiff2_core.decode.scaffold import Scaffold
 from wamdiff2_core.model.checkpoint import LoadedModel
 
@@ -37,6 +38,30 @@ class BlockState:
         """Only these rows."""
         fields = (self.tokens, self.decided, self.confidence, self.needed, self.share, self.steps)
         return BlockState(*(one[rows] for one in fields))
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a forward pass says about W positions of R rows.
+
+    tokens (R, W), probability (R, W) of these tokens, certainty (R, W): the largest probability at the position, which
+    decides what a step keeps (greedy: the same as probability). usable (R,): the row's logits are numbers.
+    """
+
+    tokens: Tensor
+    probability: Tensor
+    certainty: Tensor
+    usable: Tensor
+
+    def widened(self, width: int) -> Prediction:
+        """The same for `width` positions; those behind get token 0 with probability 0."""
+        beyond = (0, width - self.tokens.shape[1])
+        parts = (self.tokens, self.probability, self.certainty)
+        return Prediction(*(torch.nn.functional.pad(one, beyond) for one in parts), self.usable)
+
+    def select(self, rows: Tensor) -> Prediction:
+        """Only these rows."""
+        return Prediction(*(one[rows] for one in (self.tokens, self.probability, self.certainty, self.usable)))
 
 
 @dataclass(frozen=True)
@@ -71,17 +96,15 @@ def open_block(given: Tensor, needed: Tensor, vocabulary: Vocabulary, config: De
     return state
 
 
-def apply_step(
-    state: BlockState, tokens: Tensor, probability: Tensor, vocabulary: Vocabulary, config: DecodingConfig
-) -> None:
+def apply_step(state: BlockState, seen: Prediction, vocabulary: Vocabulary, config: DecodingConfig) -> None:
     """One denoising step: keep some of the predictions (R, B), in place. Rows that are done do not move."""
     masked = state.masked
     state.steps += masked.any(1).to(torch.int64)
     # Rows of a batch that have something left have all taken the same number of steps.
     last = int(state.steps.max()) >= config.steps
-    kept = accept(config, probability, masked, state.share, last)
-    state.tokens = torch.where(kept, tokens, state.tokens)
-    state.confidence = torch.where(kept, probability, state.confidence)
+    kept = accept(config, seen.certainty, masked, state.share, last)
+    state.tokens = torch.where(kept, seen.tokens, state.tokens)
+    state.confidence = torch.where(kept, seen.probability, state.confidence)
     state.decided = state.decided | kept
     if vocabulary.output_mask and not last:
         # Upstream recognises undecided positions by the mask id: a predicted mask token is predicted again.
@@ -96,10 +119,17 @@ def end_at_eos(state: BlockState, vocabulary: Vocabulary) -> None:
     state.decided = state.decided | ended
 
 
-def predict(logits: Tensor, allowed: Tensor | None, vocabulary: Vocabulary) -> tuple[Tensor, Tensor, Tensor]:
-    """Best token and its probability, both (R, W), and whether a row's logits (R, W, V) are numbers, (R,).
+def predict(
+    logits: Tensor,
+    allowed: Tensor | None,
+    vocabulary: Vocabulary,
+    uniforms: Tensor | None = None,
+    temperature: float = 0.0,
+) -> Prediction:
+    """The most probable tokens of logits (R, W, V); with uniforms (R, W) tokens drawn at this temperature.
 
     The softmax runs over the allowed tokens (R, W, V) only; the mask token is never among them, but for upstream.
+    Probability and certainty are the model's own, without temperature.
     """
     logits = logits.float()
     usable = ~logits.isnan().any(-1).any(-1)
@@ -108,8 +138,14 @@ def predict(logits: Tensor, allowed: Tensor | None, vocabulary: Vocabulary) -> t
     if allowed is not None:
         logits = logits.masked_fill(~allowed, -torch.inf)
     best, tokens = logits.max(-1)
-    probability = torch.exp(best - logits.logsumexp(-1))
-    return tokens, probability, usable & probability.isfinite().all(-1)
+    total = logits.logsumexp(-1)
+    certainty = torch.exp(best - total)
+    usable = usable & certainty.isfinite().all(-1)
+    if uniforms is None:
+        return Prediction(tokens, certainty, certainty, usable)
+    tokens = draw(logits, uniforms, temperature)
+    probability = torch.exp(logits.gather(-1, tokens[..., None])[..., 0] - total)
+    return Prediction(tokens, probability, certainty, usable)
 
 
 def scaffold_block(
@@ -118,17 +154,17 @@ def scaffold_block(
     """Of positions [start, start + width): given tokens (R, width) or -1, and allowed tokens (R, width, V) or None."""
     device = vocabulary.eos.device
     given = torch.full((len(scaffolds), width), -1, device=device)
-    restricted = False
+    alike: dict[int, tuple[Scaffold, list[int]]] = {}  # rows of a batch mostly share theirs
     for row, scaffold in enumerate(scaffolds):
-        part = () if scaffold is None else scaffold.given[start : start + width]
-        if part:
-            given[row, : len(part)] = torch.tensor(part, device=device)
-            restricted = True
-    if not restricted:
+        if scaffold is not None and len(scaffold.allowed) > start:
+            alike.setdefault(id(scaffold), (scaffold, []))[1].append(row)
+    if not alike:
         return given, None
     allowed = torch.ones(len(scaffolds), width, vocabulary.size, dtype=torch.bool, device=device)
-    for row, scaffold in enumerate(scaffolds):
-        if scaffold is not None:
-            table = scaffold.table(vocabulary.size, device)[start : start + width]
-            allowed[row, : len(table)] = table
+    for scaffold, rows in alike.values():
+        part = torch.tensor(scaffold.given[start : start + width], device=device)
+        table = scaffold.table(vocabulary.size, device)[start : start + width]
+        which = slice(None) if len(rows) == len(scaffolds) else torch.tensor(rows, device=device)
+        given[which, : len(part)] = part
+        allowed[which, : len(table)] = table
     return given, allowed

@@ -48,6 +48,10 @@ class KVCache:
         self.keys, self.values = self.keys[:, rows], self.values[:, rows]
         self.labels = self.labels[rows]
 
+    def rows(self, rows: Tensor) -> KVCache:
+        """A copy of these rows, in this order; a row may stand there more than once."""
+        return KVCache(self.keys[:, rows], self.values[:, rows], self.labels[rows], self.padded)
+
     def grown(self, capacity: int, rows: int = 1) -> KVCache:
         """A copy with more slots; a cache of one row is repeated for `rows` rows."""
         shape = list(self.keys.shape)

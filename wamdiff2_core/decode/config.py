@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from wamdiff2_core.errors import ConfigError
 
 RULES = ("dynamic", "static", "sequential")
+SEEDS = 2**32
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class DecodingConfig:
         "static": an equal share of the block, the most probable ones; "sequential": an equal share, left to right.
     max_new_tokens: most tokens an answer may have, its end token included.
     time_limit_s: wall clock for the whole call; an answer that is not finished by then is "truncated".
+    temperature: 0 takes the most probable token (greedy); T > 0 draws from softmax(logits / T).
+    seed: of the draws, 0 to 2^32 - 1: the same call with the same seed gives the same answer; None: another each time.
     """
 
     block_size: int = 32
@@ -27,6 +31,8 @@ class DecodingConfig:
     threshold: float = 0.9
     max_new_tokens: int = 64
     time_limit_s: float | None = None
+    temperature: float = 0.0
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("block_size", "steps", "max_new_tokens"):
@@ -39,6 +45,10 @@ class DecodingConfig:
             raise ConfigError(f"threshold: expected a number from 0 to 1, got {self.threshold!r}")
         if self.time_limit_s is not None and not (_is_number(self.time_limit_s) and self.time_limit_s > 0.0):
             raise ConfigError(f"time_limit_s: expected None or a number > 0, got {self.time_limit_s!r}")
+        if not _is_number(self.temperature) or not 0.0 <= self.temperature < math.inf:
+            raise ConfigError(f"temperature: expected a finite number >= 0, got {self.temperature!r}")
+        if self.seed is not None and not (type(self.seed) is int and 0 <= self.seed < SEEDS):
+            raise ConfigError(f"seed: expected None or an integer from 0 to {SEEDS - 1}, got {self.seed!r}")
 
 
 def _is_number(value: object) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.decode.kernels import choose
 from wamdiff2_core.decode.result import BatchResult, DecodeResult
 from wamdiff2_core.decode.run import Run
+from wamdiff2_core.decode.sampling import sampler_of
 from wamdiff2_core.decode.scaffold import Scaffold
 from wamdiff2_core.decode.segment import Segment, encode, join, prompt_segment
 from wamdiff2_core.errors import ConfigError
@@ -26,6 +27,7 @@ from wamdiff2_core.model.tokens import InputIds, as_rows
 class Prefix:
     """The computed beginning of a prompt, to be shared by several answers; not changed by using it.
 
+    Of one row, which any number of answers share, or of several rows of equal length (different images), one an answer.
     length: tokens. block_size: of a block-causal prefix, which fits that block size only; None = fits all.
     tail: tokens of an unfinished block of a block-causal prompt, run again with what follows.
     forwards, vision_ms, prefill_ms: what making it took (not counted again in the answers).
@@ -39,6 +41,16 @@ class Prefix:
     forwards: int = 1
     vision_ms: float = 0.0
     prefill_ms: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """Rows."""
+        return self.cache.keys.shape[1]
+
+    def rows(self, index: Sequence[int]) -> Prefix:
+        """A copy of these rows, in this order; a row may stand there more than once."""
+        at = torch.tensor(index, dtype=torch.int64, device=self.cache.keys.device)
+        return replace(self, cache=self.cache.rows(at), tail=None if self.tail is None else self.tail.rows(at))
 
 
 class BlockDecoder:
@@ -64,13 +76,14 @@ class BlockDecoder:
         image_grid_thw: Tensor | None = None,
         block_size: int | None = None,
     ) -> Prefix:
-        """Run the beginning of a prompt (one row) once, for any number of `generate(rest, prefix=...)` calls.
+        """Run the beginning of a prompt once, for any number of `generate(rest, prefix=...)` calls.
 
+        Several rows must have one length and end at one position, as prompts with images of equal sizes do.
         block_size is needed for checkpoints with block-causal context only: there the prefix depends on it.
         """
-        rows, single = as_rows(input_ids)
-        if not single:
-            raise ConfigError(f"prefill: expected one row, got {len(rows)}")
+        rows, _ = as_rows(input_ids)
+        if len({len(row) for row in rows}) > 1:
+            raise ConfigError(f"prefill: expected rows of one length, got {sorted({len(row) for row in rows})}")
         blocked = self.loaded.context == "block_causal"
         if blocked and block_size is None:
             raise ConfigError("prefill: this checkpoint's context is block_causal: expected a block_size, got None")
@@ -78,9 +91,11 @@ class BlockDecoder:
         features = encode(self.loaded, pixel_values, image_grid_thw)
         seen = time.perf_counter()
         prompt = prompt_segment(self.loaded, rows, features, image_grid_thw, block_size or 1)
-        length = prompt.segment.width
+        length, ends = prompt.segment.width, prompt.next_position.unique().tolist()
+        if len(ends) > 1:
+            raise ConfigError(f"prefill: expected rows that end at one position, got {ends}: images of several sizes")
         kept = length - length % block_size if blocked and block_size else length
-        cache = self._cache(1, kept)
+        cache = self._cache(len(rows), kept)
         if kept:
             head = prompt.segment.cut(0, kept)
             self._kernels.forward(head, cache, cache.mask(head, self.loaded.context))
@@ -89,7 +104,7 @@ class BlockDecoder:
             cache=cache,
             tail=prompt.segment.cut(kept, length) if kept < length else None,
             length=length,
-            next_position=int(prompt.next_position[0]),
+            next_position=int(ends[0]),
             block_size=block_size if blocked else None,
             forwards=1 if kept else 0,
             vision_ms=(seen - started) * 1e3,
@@ -128,12 +143,13 @@ class BlockDecoder:
         pixel_values, image_grid_thw: the images of all rows, in order; each row takes as many as it has image tokens.
         scaffold: one for all rows, or one per row. prefix: what stands before every row (then input_ids hold only the
         rest of the prompt). max_new_tokens: a limit per row instead of the config's.
+        With a temperature, row i draws as it would alone with the seed `row_seed(config.seed, i)`.
         Raises ConfigError or DataError for settings and inputs that do not fit the model.
         """
         started = time.perf_counter()
         config = config or DecodingConfig()
         rows, single = as_rows(input_ids)
-        self._check(config, prefix)
+        self._check(config, prefix, len(rows))
         features = encode(self.loaded, pixel_values, image_grid_thw)
         seen = time.perf_counter()
         run = self._start(rows, features, image_grid_thw, config, prefix, _limits(max_new_tokens, config, len(rows)))
@@ -151,7 +167,9 @@ class BlockDecoder:
         tail = 0
         if prefix and prefix.tail:
             tail = prefix.tail.width
-            pending = join([prefix.tail.rows(torch.zeros(len(rows), dtype=torch.int64)), pending])
+            shared = prefix.count == 1
+            which = torch.zeros(len(rows), dtype=torch.int64) if shared else torch.arange(len(rows))
+            pending = join([prefix.tail.rows(which), pending])
         blocks = -(-max(limits) // config.block_size)
         capacity = (prefix.cache.length if prefix else 0) + pending.width + blocks * config.block_size
         cache = prefix.cache.grown(capacity, len(rows)) if prefix else self._cache(len(rows), capacity)
@@ -165,14 +183,15 @@ class BlockDecoder:
             last=prompt.lengths - 1 + tail,
             next_position=prompt.next_position,
             limits=limits,
+            sampler=sampler_of(config, len(rows)),
         )
 
     def _cache(self, rows: int, capacity: int) -> KVCache:
         dtype = self.loaded.model.model.language_model.embed_tokens.weight.dtype
         return new_cache(self.loaded.config.text_config, rows, capacity, self.loaded.device, dtype)
 
-    def _check(self, config: DecodingConfig, prefix: Prefix | None) -> None:
-        """Settings against the model and the prefix."""
+    def _check(self, config: DecodingConfig, prefix: Prefix | None, rows: int) -> None:
+        """Settings and rows against the model and the prefix."""
         if self.loaded.mask_token_id is None and not (config.block_size == 1 and self.loaded.prediction == "next"):
             raise ConfigError(
                 f"block_size {config.block_size} needs a mask token, and checkpoint {self.loaded.folder} names none: "
@@ -180,6 +199,8 @@ class BlockDecoder:
             )
         if prefix and prefix.block_size not in (None, config.block_size):
             raise ConfigError(f"prefix: made for block size {prefix.block_size}, got block size {config.block_size}")
+        if prefix and prefix.count not in (1, rows):
+            raise ConfigError(f"prefix: expected one row or {rows} of them, got {prefix.count}")
 
 
 def _limits(max_new_tokens: Sequence[int] | None, config: DecodingConfig, rows: int) -> list[int]:

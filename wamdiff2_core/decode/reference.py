@@ -11,6 +11,7 @@ from torch import Tensor
 from wamdiff2_core.decode.blocks import Vocabulary, apply_step, open_block, predict, scaffold_block
 from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.decode.result import DecodeResult, Status
+from wamdiff2_core.decode.sampling import sampler_of
 from wamdiff2_core.decode.scaffold import Scaffold
 from wamdiff2_core.model.checkpoint import LoadedModel
 from wamdiff2_core.model.masks import Labels, Part, attention_mask, concat, label
@@ -29,6 +30,7 @@ def reference_generate(
     """Answer one prompt (N,). Same arguments and same tokens as BlockDecoder.generate on one row."""
     config = config or DecodingConfig()
     vocabulary = Vocabulary.of(loaded)
+    sampler = sampler_of(config, 1)
     eos = set(loaded.eos_token_ids)
     answer = torch.empty(0, dtype=torch.int64)
     confidences: list[float] = []
@@ -43,11 +45,12 @@ def reference_generate(
                 loaded, input_ids, answer, state.tokens[0], pixel_values, image_grid_thw, config.block_size
             )
             forwards += 1
-            tokens, probability, usable = predict(logits[None], allowed, vocabulary)
-            if not bool(usable.all()):
+            drawn = None if sampler is None else sampler.uniforms([0], state.masked)
+            seen = predict(logits[None], allowed, vocabulary, drawn, config.temperature)
+            if not bool(seen.usable.all()):
                 steps.append(int(state.steps[0]) + 1)
                 return DecodeResult(answer.tolist(), Status.INVALID, confidences, steps, forwards)
-            apply_step(state, tokens, probability, vocabulary, config)
+            apply_step(state, seen, vocabulary, config)
         steps.append(int(state.steps[0]))
         answer = torch.cat((answer, state.tokens[0]))
         confidences += state.confidence[0].tolist()

@@ -26,10 +26,12 @@ class Status(str, Enum):
 class DecodeResult:
     """One answer.
 
-    tokens: without end token and padding. confidences: probability of each token when it was kept (1.0 for given ones).
+    tokens: without end token and padding. confidences: probability of each token when it was kept (1.0 for given ones;
+    also of drawn tokens the model's own, without temperature).
     steps_per_block: denoising steps of each block. forwards: forward passes of the text model during this row's life,
     the pass over the prompt included; it carries the first denoising step too, and so does every commit of a block, so
     that forwards is about the sum of the steps. The pass that made a shared prefix is counted by the prefix.
+    alone: the passes it would have taken without the other rows, which it waits for block by block.
     prefill_ms: the pass over the prompt; decode_ms: all later ones. Milliseconds are those of the whole batch.
     """
 
@@ -41,6 +43,7 @@ class DecodeResult:
     vision_ms: float = 0.0
     prefill_ms: float = 0.0
     decode_ms: float = 0.0
+    alone: int = 0
 
 
 class BatchResult(tuple[DecodeResult, ...]):

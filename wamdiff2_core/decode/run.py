@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -14,6 +14,7 @@ from wamdiff2_core.decode.cache import KVCache
 from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.decode.kernels import Kernels
 from wamdiff2_core.decode.result import DecodeResult, Status
+from wamdiff2_core.decode.sampling import Sampler
 from wamdiff2_core.decode.scaffold import Scaffold
 from wamdiff2_core.decode.segment import Segment, join
 from wamdiff2_core.model.checkpoint import LoadedModel
@@ -30,6 +31,7 @@ class _Row:
     steps: list[int] = field(default_factory=list)
     status: Status | None = None
     forwards: int = 0
+    alone: int = 0
 
 
 @dataclass
@@ -50,6 +52,7 @@ class Run:
     last: Tensor | None  # (R,) index of each row's last real token in the padded prompt
     next_position: Tensor  # (R,)
     limits: list[int]
+    sampler: Sampler | None = None  # None: greedy
     scaffolds: list[Scaffold | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -57,6 +60,9 @@ class Run:
         self.active = list(range(len(self.rows)))
         self.carry: Tensor | None = None
         self.forwards = 0
+        # Of each active row: passes it would have taken alone, and whether it has clean tokens to bring along.
+        self.alone = torch.zeros(len(self.rows), dtype=torch.int64, device=self.loaded.device)
+        self.ahead = torch.ones(len(self.rows), dtype=torch.bool, device=self.loaded.device)
         size = self.config.block_size
         self.blocks = -(-max(self.limits) // size)
         text = self.loaded.model.model.language_model
@@ -97,21 +103,32 @@ class Run:
 
     def _step(self, start: int) -> None:
         """One denoising step of all rows: a forward pass, predictions, and which of them are kept."""
+        if len(self.rows) > 1:
+            self._count()
         hidden = self._hidden(start)
         width = hidden.shape[1]
         allowed = None if self.allowed is None else self.allowed[:, :width]
-        tokens, probability, usable = predict(self.loaded.model.lm_head(hidden), allowed, self.vocabulary)
+        drawn = None if self.sampler is None else self.sampler.uniforms(self.active, self.state.masked)[:, :width]
+        logits = self.loaded.model.lm_head(hidden)
+        seen = predict(logits, allowed, self.vocabulary, drawn, self.config.temperature)
         if width < self.config.block_size:  # only the first position is open; the others keep what they have
-            beyond = (0, self.config.block_size - width)
-            tokens, probability = (torch.nn.functional.pad(one, beyond) for one in (tokens, probability))
-        if not bool(usable.all()):
-            self.state.tokens = torch.where(usable[:, None], self.state.tokens, -1)
-            broken = [index for index, fine in enumerate(usable.tolist()) if not fine]
-            keep = torch.tensor([i for i in range(len(self.active)) if i not in broken], device=tokens.device)
-            self._retire(broken, Status.INVALID)
-            tokens, probability = tokens[keep.long()], probability[keep.long()]
+            seen = seen.widened(self.config.block_size)
+        if not bool(seen.usable.all()):
+            self.state.tokens = torch.where(seen.usable[:, None], self.state.tokens, -1)
+            fine = seen.usable.tolist()
+            self._retire([index for index, one in enumerate(fine) if not one], Status.INVALID)
+            seen = seen.select(seen.usable)
         if self.active:
-            apply_step(self.state, tokens, probability, self.vocabulary, self.config)
+            apply_step(self.state, seen, self.vocabulary, self.config)
+
+    def _count(self) -> None:
+        """Which rows would run a pass now if they were alone: those with open positions and something to compute."""
+        masked = self.state.masked
+        counted = masked.any(1)
+        if self.loaded.prediction == "next":  # a lone first position is read from what the clean token before it gave
+            counted = counted & (self.ahead | masked[:, 1:].any(1))
+        self.alone += counted
+        self.ahead = self.ahead & ~counted
 
     def _hidden(self, start: int) -> Tensor:
         """Hidden states (R, W, H) that predict the block's first W positions: W = block size, or 1 if that suffices."""
@@ -166,9 +183,9 @@ class Run:
             if self.rows[row].limit <= start + self.config.block_size:
                 full.append(index)
         self._retire(full, Status.TRUNCATED)
-        for index, row in enumerate(self.active):
-            self._note(index, self.rows[row])
         if self.active:
+            self._note(range(len(self.active)))
+            self.ahead = torch.ones_like(self.ahead)
             self.pending.append(self._segment(start, Part.CLEAN))
 
     def _retire_complete(self) -> None:
@@ -183,13 +200,15 @@ class Run:
         leaving = set(indices)
         if not leaving:
             return
+        if status is not Status.INVALID:
+            self._note(sorted(leaving))
+        passes = self.alone.tolist()
         for index in leaving:
             row = self.rows[self.active[index]]
-            if status is not Status.INVALID:
-                self._note(index, row)
-            else:
+            if status is Status.INVALID:
                 row.steps.append(int(self.state.steps[index]) + 1)
             row.status = self._judge(row, status)
+            row.alone = passes[index] if len(self.rows) > 1 else row.forwards
         keep = [index for index in range(len(self.active)) if index not in leaving]
         self.active = [self.active[index] for index in keep]
         if self.active:
@@ -200,24 +219,26 @@ class Run:
             return Status.INVALID
         return Status.EMPTY if status is Status.COMPLETE and not row.tokens else status
 
-    def _note(self, index: int, row: _Row) -> None:
-        """Append the block's tokens up to the end token, the limit, or the first undecided position."""
+    def _note(self, indices: Sequence[int]) -> None:
+        """Append the block's tokens of these rows up to the end token, the limit, or the first undecided position."""
         state = self.state
         end = set(self.vocabulary.eos.tolist())
-        usable = (state.decided & state.needed)[index].tolist()
-        for token, confidence, fine in zip(
-            state.tokens[index].tolist(), state.confidence[index].tolist(), usable, strict=True
-        ):
-            if not fine or token in end:
-                break
-            row.tokens.append(token)
-            row.confidences.append(confidence)
-        row.steps.append(int(state.steps[index]))
+        usable, steps = (state.decided & state.needed).tolist(), state.steps.tolist()
+        tokens, confidence = state.tokens.tolist(), state.confidence.tolist()  # once for all rows: each copy waits
+        for index in indices:
+            row = self.rows[self.active[index]]
+            for token, sure, fine in zip(tokens[index], confidence[index], usable[index], strict=True):
+                if not fine or token in end:
+                    break
+                row.tokens.append(token)
+                row.confidences.append(sure)
+            row.steps.append(steps[index])
 
     def _select(self, rows: Tensor) -> None:
         """Keep only these rows of everything that is per row."""
         self.cache.select(rows)
         self.state = self.state.select(rows)
+        self.alone, self.ahead = self.alone[rows], self.ahead[rows]
         self.allowed = None if self.allowed is None else self.allowed[rows]
         self.pending = [segment.rows(rows) for segment in self.pending]
         self.cos, self.sin = self.cos[rows], self.sin[rows]
@@ -239,4 +260,5 @@ class Run:
             self.vision_ms,
             self.prefill_ms,
             decode_ms,
+            row.alone,
         )
