@@ -85,11 +85,6 @@ def attention_mask(query: Labels, key: Labels, context: str) -> Tensor:
         raise ConfigError(f"context: expected one of {CONTEXTS}, got {context!r}")
     q = Labels(query.part[..., :, None], query.block[..., :, None], query.order[..., :, None])
     k = Labels(key.part[..., None, :], key.block[..., None, :], key.order[..., None, :])
-    return visible(q, k, context)
-
-
-def visible(q: Labels, k: Labels, context: str) -> Tensor:
-    """The three parts OR-ed, for labels of any shapes that broadcast (single tokens, too)."""
     return prompt_part(q, k, context) | clean_part(q, k, context) | noisy_part(q, k) | _padding(q, k)
 
 
