@@ -10,13 +10,15 @@ from micro import SIZES, micro_config
 
 from wamdiff2_core import BlockDecoder, DecodingConfig
 from wamdiff2_core.decode.scaffold import Scaffold
+from wamdiff2_core.distill.batch import RingBatch
 from wamdiff2_core.distill.data import Feeder, Ring, wait_for
-from wamdiff2_core.distill.forward import answer_logits, encode_frames, hidden_states
-from wamdiff2_core.distill.layout import pack
+from wamdiff2_core.distill.forward import Pass, hidden_states, taken
+from wamdiff2_core.distill.layout import Layout, first_of_block
 from wamdiff2_core.distill.samples import DataSpec
-from wamdiff2_core.distill.step import Method
+from wamdiff2_core.distill.step import decoding_at
 from wamdiff2_core.model.checkpoint import LoadedModel
 from wamdiff2_core.model.tokenizer import TextTokenizer
+from wamdiff2_core.model.vision import encode_batch
 from wamdiff2_core.tasks import plan
 
 
@@ -61,7 +63,7 @@ def test_one_step_blocks_equal_the_packed_row(lively, ring, micro_folder, block_
     rows = batch.rows["plan"]
     scaffold = Scaffold(plan.allowed(TextTokenizer.from_folder(micro_folder)))
     config = DecodingConfig(block_size=block_size, steps=1, rule="dynamic", threshold=0.0, max_new_tokens=96)
-    method = Method(lively.mask_token_id, "next", "causal", ring.spec.order(), torch.float32, None)
+    layout = Layout("next", "causal", lively.config.image_token_id, 4 + 1 + 1)
     table = scaffold.table(lively.vocab_size, torch.device("cpu"))
     for index in range(3):
         pixels = torch.cat(
@@ -82,13 +84,11 @@ def test_one_step_blocks_equal_the_packed_row(lively, ring, micro_folder, block_
         row = type(row)(**{**vars(row), "answer": answer, "frame": torch.tensor([index])})
         block = torch.tensor([block_size])
         noisy = torch.where(row.given, answer, lively.mask_token_id)
-        visual = encode_frames(lively.model.model.visual, batch.patches, method.order)
-        packed = pack(row, row.live_length(block), block, noisy)
         with torch.no_grad():
-            clean, late = answer_logits(
-                lively.model, packed, hidden_states(lively.model, packed, row, visual, torch.float32), "next"
-            )
-        first = torch.arange(96) % block_size == 0
-        logits = torch.where(first[:, None], clean[0], late[0]).masked_fill(~table, -torch.inf)
+            visual = RingBatch(batch, ring.spec.order()).encoded(lively.model.model.visual, encode_batch)
+            packed = row.packed(row.live_length(block), block, noisy, layout)
+            at = decoding_at(packed, first_of_block(block, 96), "next")
+            logits = lively.model.lm_head(taken(hidden_states(lively.model, packed, visual, Pass()), at))[0]
+        logits = logits.masked_fill(~table, -torch.inf)
         assert logits.argmax(-1).tolist() == answer[0].tolist()
     assert len(set(out.tokens)) > 5

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from micro import micro_recipe
 
 from wamdiff2_core.distill.corruption import Corruption
-from wamdiff2_core.distill.layout import Rows
-from wamdiff2_core.distill.loss import Share, answer_weights, autoregressive, diffusion, from_labels
+from wamdiff2_core.distill.layout import Rows, first_of_block
+from wamdiff2_core.distill.loss import Share, Weights, answer_weights, autoregressive, from_labels, masked_losses
 from wamdiff2_core.errors import ConfigError
 
 
@@ -24,6 +25,14 @@ def make_rows(answer, lengths, given=None) -> Rows:
         torch.arange(count),
         torch.zeros(count, dtype=torch.long),
     )
+
+
+def diffusion(logits, rows, live, block, noise, prediction="next", weighting="flat") -> Share:
+    """Cross-entropy of masked tokens, from logits: outputs with the identity as output matrix."""
+    recipe = micro_recipe(max_steps=1, weighting=weighting)
+    left_out = first_of_block(block, rows.answer.shape[1]) if prediction == "next" else None
+    weights = Weights.of(rows, live, noise, left_out, recipe)
+    return masked_losses(logits, torch.eye(logits.shape[-1]), rows.answer, weights, None, recipe)["diffusion"]
 
 
 def test_prompt_and_padding_labels_do_not_move_the_loss():
@@ -46,7 +55,7 @@ def test_scaffold_dead_and_fill_positions():
     assert answer_weights(rows, torch.tensor([6]), 0.25)[0].tolist() == [1, 0, 1, 1, 0.25, 0.25, 0, 0]
     logits = torch.full((1, 8, 9), float("nan"))
     logits[0, [0, 2, 3]] = 0.0
-    share = autoregressive(logits, rows)  # NaN where nothing is learnt does not matter
+    share = autoregressive(logits, torch.eye(9), rows)  # NaN where nothing is learnt does not matter
     assert share.count.item() == 3 and torch.isclose(share.mean(), torch.tensor(9.0).log())
 
 

@@ -10,9 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from wamdiff2_core.model.masks import Labels, Part, attention_mask, concat
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How rows are laid out for one model.
+
+    prediction: "next" | "same"; context: "causal" | "block_causal"; image_tokens: of one frame, all cameras together.
+    """
+
+    prediction: str
+    context: str
+    image_token_id: int
+    image_tokens: int
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,10 @@ class Rows:
         }
         return replace(self, prompt_positions=self.prompt_positions[:, index], **parts)
 
+    def packed(self, live: Tensor, block: Tensor, noisy: Tensor | None, how: Layout) -> Packed:
+        """These rows as sequences [prompt | clean] or, with noisy answers (R, C), [prompt | clean | noisy]."""
+        return pack(self, live, block, noisy, how)
+
     def live_length(self, block: Tensor) -> Tensor:
         """(R,) answer positions in play: the answer filled with end tokens up to a whole block, at most C."""
         whole = torch.div(self.answer_length + block - 1, block, rounding_mode="floor") * block
@@ -49,13 +68,20 @@ class Rows:
 
 @dataclass(frozen=True)
 class Packed:
-    """ids (R, L), positions (3, R, L), mask (R, L, L) bool (query, key); L = P + C, or P + 2C with a noisy stream."""
+    """S sequences of L tokens, ready for the model, and where the answers of R conversations stand in them.
+
+    ids (S, L), positions (3, S, L); mask: who sees whom, (S, L, L) bool (query, key) or a FlexAttention BlockMask;
+    image_at (S, L): row of the table of image features, -1 for text. clean_at, noisy_at (R, C): place in the flattened
+    (S * L) tokens of the one whose output predicts an answer token, from the clean and from the noisy stream
+    (None: there is no noisy stream).
+    """
 
     ids: Tensor
     positions: Tensor
-    mask: Tensor
-    prompt: int
-    answer: int
+    mask: Tensor | BlockMask
+    image_at: Tensor
+    clean_at: Tensor
+    noisy_at: Tensor | None
 
 
 def stream_labels(rows: Rows, live: Tensor, block: Tensor) -> Labels:
@@ -90,11 +116,41 @@ def answer_positions(rows: Rows) -> Tensor:
     return at.expand(3, -1, -1)
 
 
-def pack(rows: Rows, live: Tensor, block: Tensor, noisy: Tensor | None = None, context: str = "causal") -> Packed:
-    """Put the segments together; without `noisy` it is the plain row [prompt | clean]."""
+def pack(rows: Rows, live: Tensor, block: Tensor, noisy: Tensor | None, how: Layout) -> Packed:
+    """Put the segments of padded rows together; without `noisy` it is the plain row [prompt | clean]."""
     at = answer_positions(rows)
     ids, positions, labels = [rows.prompt, rows.answer], [rows.prompt_positions, at], stream_labels(rows, live, block)
     if noisy is not None:
         ids, positions, labels = [*ids, noisy], [*positions, at], packed_labels(rows, live, block)
-    mask = attention_mask(labels, labels, context)
-    return Packed(torch.cat(ids, 1), torch.cat(positions, 2), mask, rows.prompt.shape[1], rows.answer.shape[1])
+    joined = torch.cat(ids, 1)
+    clean_at, noisy_at = predictors(rows, joined.shape[1], how.prediction)
+    image_at = F.pad(image_slots(rows, how), (0, joined.shape[1] - rows.prompt.shape[1]), value=-1)
+    mask = attention_mask(labels, labels, how.context)
+    return Packed(joined, torch.cat(positions, 2), mask, image_at, clean_at, noisy_at if noisy is not None else None)
+
+
+def predictors(rows: Rows, length: int, prediction: str) -> tuple[Tensor, Tensor]:
+    """(R, C) twice: where in rows of `length` tokens the predictors of answer tokens stand, clean and noisy.
+
+    Clean: position i - 1 predicts i; the last prompt token predicts the first. Noisy "next": likewise inside the noisy
+    copy, whose first token has nothing before it and repeats itself (never used); "same": position i.
+    """
+    (count, room), prompt = rows.answer.shape, rows.prompt.shape[1]
+    device = rows.answer.device
+    place = torch.arange(room, device=device)
+    start = torch.arange(count, device=device)[:, None] * length
+    before = (place - 1).clamp(min=0) if prediction == "next" else place
+    return start + prompt - 1 + place, start + prompt + room + before
+
+
+def image_slots(rows: Rows, how: Layout) -> Tensor:
+    """(R, P) row of the feature table of each image token in the prompts, -1 for text."""
+    is_image = rows.prompt == how.image_token_id
+    number = is_image.cumsum(1) - 1
+    slot = rows.frame[:, None] * how.image_tokens + number.clamp(max=how.image_tokens - 1)
+    return torch.where(is_image, slot, -1)
+
+
+def first_of_block(block: Tensor, positions: int) -> Tensor:
+    """(R, C) bool: answer positions that open a block of their row's size; block (R,)."""
+    return torch.arange(positions, device=block.device) % block[:, None] == 0

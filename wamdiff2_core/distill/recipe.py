@@ -9,9 +9,23 @@ from pathlib import Path
 
 import yaml
 
+from wamdiff2_core.distill.divergence import DIVERGENCES
 from wamdiff2_core.distill.loss import WEIGHTINGS
 from wamdiff2_core.errors import ConfigError
+from wamdiff2_core.model.checkpoint import PREDICTIONS
+from wamdiff2_core.model.masks import CONTEXTS
 from wamdiff2_core.tasks import TASKS
+
+MOST_BLOCK_SIZES = 8
+CHOICES: dict[str, tuple[str, ...]] = {
+    "weighting": WEIGHTINGS,
+    "divergence": DIVERGENCES,
+    "prediction": ("", *PREDICTIONS),
+    "context": ("", *CONTEXTS),
+    "source": ("ring", "stream"),
+    "parallel": ("none", "ddp", "fsdp"),
+    "attention": ("dense", "flex"),
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,8 @@ class Recipe:
     data: tuple[str, ...] = ()  # folders with shard_*
     out: str = ""  # the run's folder: checkpoint/, state.pt, log.csv
     phases: tuple[Phase, ...] = ()  # empty: autoregressive stage
+    prediction: str = ""  # "": as the checkpoint says; "next" | "same": what the trained checkpoint will say
+    context: str = ""  # "": as the checkpoint says; "causal" | "block_causal"
     # how long
     max_steps: int = 0  # 0: no limit
     max_minutes: float = 0.0  # 0: no limit
@@ -41,6 +57,7 @@ class Recipe:
     # optimiser
     lr: float = 1e-3
     vision_lr: float = 1e-3
+    merger_lr: float = 0.0  # of the mergers from vision to text; 0: as vision_lr
     final_lr: float = 0.02  # fraction of lr at the end of the cosine
     weight_decay: float = 0.05
     betas: tuple[float, float] = (0.9, 0.95)
@@ -49,11 +66,24 @@ class Recipe:
     # loss
     task_weights: dict[str, float] = field(default_factory=lambda: {"plan": 1.0, "detect": 1.0, "ask": 0.5})
     ar_weight: float = 0.5  # of the autoregressive loss beside the diffusion loss
+    ce_weight: float = 1.0  # of the cross-entropy of masked tokens
+    distill_weight: float = 0.0  # of the divergence from the teacher
+    teacher: str = ""  # checkpoint folder of a frozen teacher
+    teacher_block_size: int = 0  # 0: each row's own block size; 1: an autoregressive teacher
+    divergence: str = "jsd"
+    top_k: int = 0  # classes of the teacher in the divergence, the rest as one; 0: all
+    temperature: float = 1.0  # of both sides of the divergence
+    on_policy_every: int = 0  # every n-th step the student's own greedy answer replaces the truth; 0: never
+    chunk_tokens: int = 0  # answer tokens whose logits exist at a time; 0: all of a step
     weighting: str = "flat"
     complementary: bool = False
     fill_weight: float = 0.1
     t_min: float = 0.02
     # data
+    source: str = "ring"  # "ring": shards of equal frames kept on the device; "stream": conversation files, packed
+    files: tuple[str, ...] = ()  # conversation files of a stream
+    image_root: str = ""  # what their image paths are relative to; "": each file's own folder
+    max_tokens: int = 8192  # length of a packed stream
     frames_per_step: int = 128
     ring_frames: int = 4096
     min_frames: int = 64
@@ -65,54 +95,99 @@ class Recipe:
     cameras: tuple[str, ...] = ("cam_front", "cam_front_left", "cam_front_right")
     prompt_room: dict[str, int] = field(default_factory=lambda: {"plan": 160, "detect": 112, "ask": 144})
     # machine
+    parallel: str = "none"  # "none" | "ddp" | "fsdp"
+    accumulate: int = 1  # batches per optimiser step
+    gradient_checkpointing: bool = False
+    attention: str = "dense"  # "dense" | "flex"
+    capture: bool = False  # the whole step as one CUDA graph
     device: str = "cpu"
-    bf16: bool = False
+    bf16: bool = False  # matrix products in bf16
+    master_weights: bool = True  # with bf16: keep the weights themselves in fp32
     compile: bool = False
     seed: int = 0
     log_every: int = 50
     save_minutes: float = 2.0
+    tensorboard: bool = True
+    evaluate_minutes: float = 0.0  # between two evaluations during training; 0: only at the end
     threads: int = 0  # 0: torch's choice
 
     def __post_init__(self) -> None:
         problems = [
-            (not self.max_steps and not self.max_minutes, "max_steps or max_minutes must be set"),
-            (
-                self.weighting not in WEIGHTINGS,
-                f"weighting: expected one of {', '.join(WEIGHTINGS)}; got {self.weighting!r}",
-            ),
-            (
-                set(self.task_weights) != set(TASKS),
-                f"task_weights: expected {', '.join(TASKS)}; got {list(self.task_weights)}",
-            ),
-            (not 0.0 <= self.ema < 1.0, f"ema: expected 0 <= ema < 1, got {self.ema}"),
-            (not 0.0 < self.t_min < 1.0, f"t_min: expected a value within (0, 1), got {self.t_min}"),
-            (min(self.lr, self.vision_lr, self.clip) <= 0, "lr, vision_lr and clip must be positive"),
-            (
-                min(self.frames_per_step, self.ring_frames, self.log_every) < 1,
-                "frames_per_step, ring_frames, log_every: at least 1",
-            ),
-            (
-                any(
-                    not phase.blocks or min(phase.blocks) < 1 or min(phase.blocks.values()) <= 0
-                    for phase in self.phases
-                ),
-                "phases: each needs blocks {size: share} with sizes of at least 1 and positive shares",
-            ),
-            (
-                bool(self.phases)
-                and (self.phases[-1].until < 1.0 or list(self.phases) != sorted(self.phases, key=lambda p: p.until)),
-                "phases: `until` must grow and end at 1.0",
-            ),
+            message for wrong, message in (*_number_checks(self), *_choice_checks(self), *_stage_checks(self)) if wrong
         ]
-        for wrong, message in problems:
-            if wrong:
-                raise ConfigError(f"recipe {self.name}: {message}")
+        if problems:
+            raise ConfigError(f"recipe {self.name}: {'; '.join(problems)}")
 
     def phase(self, progress: float) -> Phase | None:
         """The phase at this fraction of the training; None in the autoregressive stage."""
         return next(
             (phase for phase in self.phases if progress < phase.until), self.phases[-1] if self.phases else None
         )
+
+
+Check = tuple[bool, str]
+
+
+def _number_checks(recipe: Recipe) -> list[Check]:
+    positive = ("lr", "vision_lr", "clip", "temperature", "wait_s")
+    whole = ("frames_per_step", "ring_frames", "min_frames", "log_every", "accumulate", "max_tokens")
+    natural = ("max_steps", "warmup_steps", "teacher_block_size", "top_k", "on_policy_every", "chunk_tokens", "workers")
+    weights = ("ar_weight", "ce_weight", "distill_weight", "fill_weight", "merger_lr", "weight_decay", "augment")
+    return [
+        *((getattr(recipe, name) <= 0, f"{name} must be positive") for name in positive),
+        *((getattr(recipe, name) < 1, f"{name}: at least 1") for name in whole),
+        *((getattr(recipe, name) < 0, f"{name} must not be negative") for name in (*natural, *weights)),
+        (not 0.0 <= recipe.ema < 1.0, f"ema: expected 0 <= ema < 1, got {recipe.ema}"),
+        (not 0.0 < recipe.t_min < 1.0, f"t_min: expected a value within (0, 1), got {recipe.t_min}"),
+        (not recipe.max_steps and not recipe.max_minutes, "max_steps or max_minutes must be set"),
+    ]
+
+
+def _choice_checks(recipe: Recipe) -> list[Check]:
+    return [
+        *(
+            (getattr(recipe, name) not in known, f"{name}: expected one of {', '.join(k or repr(k) for k in known)}; "
+             f"got {getattr(recipe, name)!r}")
+            for name, known in CHOICES.items()
+        ),
+        (
+            set(recipe.task_weights) != set(TASKS) or max(recipe.task_weights.values(), default=0.0) <= 0.0,
+            f"task_weights: expected {', '.join(TASKS)}, one of them positive; got {dict(recipe.task_weights)}",
+        ),
+    ]  # fmt: skip
+
+
+def _stage_checks(recipe: Recipe) -> list[Check]:
+    ends = [phase.until for phase in recipe.phases]
+    return [
+        (
+            any(not p.blocks or min(p.blocks) < 1 or min(p.blocks.values()) <= 0 for p in recipe.phases),
+            "phases: each needs blocks {size: share} with sizes of at least 1 and positive shares",
+        ),
+        (bool(ends) and (ends[-1] < 1.0 or ends != sorted(ends)), "phases: `until` must grow and end at 1.0"),
+        (
+            any(len(p.blocks) > MOST_BLOCK_SIZES for p in recipe.phases),
+            f"phases: at most {MOST_BLOCK_SIZES} block sizes in one phase",
+        ),
+        (bool(recipe.teacher) != (recipe.distill_weight > 0), "teacher and distill_weight belong together"),
+        (
+            bool(recipe.teacher) and not recipe.phases,
+            "a teacher needs phases: the divergence is taken at masked tokens",
+        ),
+        (
+            bool(recipe.phases) and recipe.ce_weight + recipe.distill_weight <= 0,
+            "ce_weight or distill_weight must be positive in a stage with phases",
+        ),
+        (
+            recipe.capture and recipe.on_policy_every > 0,
+            "capture and on_policy_every exclude each other: decoding is no fixed sequence of kernels",
+        ),
+        (recipe.capture and not recipe.device.startswith("cuda"), "capture needs a CUDA device"),
+        (recipe.capture and recipe.parallel != "none", "capture works in one process: parallel must be none"),
+        (recipe.capture and recipe.source != "ring", "capture needs batches of one shape: source must be ring"),
+        (recipe.source == "stream" and not recipe.files, "a stream needs files"),
+        (recipe.on_policy_every > 0 and not recipe.phases, "on_policy_every needs phases"),
+    ]
 
 
 def load_recipe(path: Path | str, overrides: typing.Sequence[str] = ()) -> Recipe:

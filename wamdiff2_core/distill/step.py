@@ -1,136 +1,180 @@
-"""One training step as a function: batch in, losses out. Corrupt -> pack -> forward -> losses, for every task in
-turn.
-"""
+"""One training step as a function: batch in, losses out. Corrupt -> pack -> forward -> losses, part by part."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from wamdiff2_core.distill.batch import Conversations, TrainBatch
 from wamdiff2_core.distill.corruption import Corruption, complement, corrupt
-from wamdiff2_core.distill.data import Batch
-from wamdiff2_core.distill.forward import Visual, answer_logits, encode_frames, hidden_states
-from wamdiff2_core.distill.layout import Rows, pack
-from wamdiff2_core.distill.loss import Share, autoregressive, diffusion
-from wamdiff2_core.distill.recipe import Recipe
-from wamdiff2_core.tasks import TASKS
+from wamdiff2_core.distill.forward import Pass, Visual, hidden_states, taken
+from wamdiff2_core.distill.layout import Layout, Packed, first_of_block
+from wamdiff2_core.distill.loss import Share, Weights, autoregressive, masked_losses
+from wamdiff2_core.distill.recipe import MOST_BLOCK_SIZES, Recipe
+from wamdiff2_core.distill.teacher import Teacher
+
+KINDS = ("ar", "diffusion", "distill")
+
+
+def unchanged(count: Tensor) -> Tensor:
+    """The denominator of a loss in one process; several processes sum theirs (parallel.py)."""
+    return count
 
 
 @dataclass(frozen=True)
 class Method:
-    """What of a checkpoint and recipe the step needs."""
+    """What of a checkpoint and a recipe the step needs. denominator: see `unchanged`."""
 
     mask_token_id: int
-    prediction: str
-    context: str
-    order: tuple[tuple[int, int], ...]
-    cast: torch.dtype
+    layout: Layout
+    how: Pass
     recipe: Recipe
+    denominator: Callable[[Tensor], Tensor] = unchanged
 
 
 @dataclass(frozen=True)
 class Losses:
-    """loss: the scalar to minimise; shares[task][kind]: its parts, kind "ar" or "diffusion"; tokens: trained tokens."""
+    """loss: the scalar to minimise; shares[task][kind]: its parts; tokens: trained tokens."""
 
     loss: Tensor
     shares: dict[str, dict[str, Share]]
     tokens: Tensor
 
 
-def draw_blocks(
-    rows: int, blocks: dict[int, float], device: torch.device, generator: torch.Generator | None = None
-) -> Tensor:
-    """(R,) block size of each row, drawn by share; made without copying anything from the host."""
-    total = sum(blocks.values())
-    point = torch.rand(rows, device=device, generator=generator) * total
-    chosen = torch.full((rows,), 0, dtype=torch.int64, device=device)
-    bound = 0.0
-    for size, share in blocks.items():
-        chosen = torch.where(point >= bound, size, chosen)
-        bound += share
-    return chosen
+@dataclass(frozen=True)
+class BlockSizes:
+    """Block sizes to draw from: sizes (K,) int64 and the upper bounds (K,) of their shares of 0..1, on the device.
 
+    Tensors of fixed length, so that a captured step sees another phase of the recipe without being captured again.
+    """
 
-def task_losses(
-    model: nn.Module,
-    rows: Rows,
-    visual: Visual | None,
-    method: Method,
-    blocks: dict[int, float] | None,
-    generator: torch.Generator | None = None,
-) -> dict[str, Share]:
-    """Losses of one task's rows. blocks: shares of block sizes; None: autoregressive only."""
-    if blocks is None:
-        block = torch.ones_like(rows.answer_length)
-        packed = pack(rows, rows.answer_length, block, context=method.context)
-        logits, _ = answer_logits(
-            model, packed, hidden_states(model, packed, rows, visual, method.cast), method.prediction
+    sizes: Tensor
+    bounds: Tensor
+
+    @classmethod
+    def of(cls, blocks: dict[int, float], device: torch.device) -> BlockSizes:
+        self = cls(
+            torch.ones(MOST_BLOCK_SIZES, dtype=torch.int64, device=device),
+            torch.ones(MOST_BLOCK_SIZES, device=device),
         )
-        return {"ar": autoregressive(logits, rows)}
-    block = draw_blocks(rows.answer.shape[0], blocks, rows.answer.device, generator)
-    live = rows.live_length(block)
-    first = corrupt(
-        rows.answer, live, rows.given, block, method.mask_token_id, t_min=method.recipe.t_min, generator=generator
-    )
-    found = _both_losses(model, rows, visual, method, live, block, first)
-    if method.recipe.complementary:
-        other = complement(rows.answer, first, live, rows.given, method.mask_token_id, method.recipe.t_min)
-        second = _both_losses(model, rows, visual, method, live, block, other)
-        found = {
-            kind: Share(share.total + second[kind].total, share.count + second[kind].count)
-            for kind, share in found.items()
-        }
-    return found
+        self.set(blocks)
+        return self
 
+    def set(self, blocks: dict[int, float]) -> None:
+        """Take other shares, in place."""
+        total, upto = sum(blocks.values()), 0.0
+        sizes, bounds = list(blocks), []
+        for share in blocks.values():
+            upto += share / total
+            bounds.append(upto)
+        fill = MOST_BLOCK_SIZES - len(sizes)
+        self.sizes.copy_(torch.tensor(sizes + sizes[-1:] * fill))
+        self.bounds.copy_(torch.tensor([*bounds[:-1], *[2.0] * (fill + 1)]))
 
-def _both_losses(
-    model: nn.Module,
-    rows: Rows,
-    visual: Visual | None,
-    method: Method,
-    live: Tensor,
-    block: Tensor,
-    corruption: Corruption,
-) -> dict[str, Share]:
-    packed = pack(rows, live, block, corruption.noisy, method.context)
-    hidden = hidden_states(model, packed, rows, visual, method.cast)
-    clean, noisy = answer_logits(model, packed, hidden, method.prediction)
-    assert noisy is not None  # the packed row has a noisy stream
-    recipe = method.recipe
-    share = diffusion(
-        noisy,
-        rows,
-        live,
-        block,
-        corruption,
-        prediction=method.prediction,
-        weighting=recipe.weighting,
-        fill_weight=recipe.fill_weight,
-    )
-    return {"ar": autoregressive(clean, rows), "diffusion": share}
+    def draw(self, rows: int, generator: torch.Generator | None = None) -> Tensor:
+        """(R,) block size of each row."""
+        point = torch.rand(rows, 1, device=self.sizes.device, generator=generator)
+        return self.sizes[(point >= self.bounds).sum(1).clamp(max=MOST_BLOCK_SIZES - 1)]
 
 
 def batch_losses(
     model: nn.Module,
-    batch: Batch,
+    batch: TrainBatch,
     method: Method,
-    blocks: dict[int, float] | None,
+    blocks: BlockSizes | None,
     generator: torch.Generator | None = None,
+    teacher: Teacher | None = None,
 ) -> Losses:
-    """Images are encoded once; the rows of all tasks share them."""
-    visual = encode_frames(model.model.visual, batch.patches, method.order)
+    """Images are encoded once per model; the conversations of all tasks share them. blocks None: autoregressive."""
+    visual = batch.encoded(model.model.visual, method.how.encode)
+    taught = _teacher_visual(teacher, batch)
     shares: dict[str, dict[str, Share]] = {}
-    loss = torch.zeros((), device=batch.patches[0][0].device)
-    tokens = torch.zeros((), device=loss.device)
-    for task in TASKS:
-        weight = method.recipe.task_weights[task]
+    loss = torch.zeros((), device=model.device)
+    tokens = torch.zeros((), device=model.device)
+    for task, rows in batch.parts.items():
+        weight = method.recipe.task_weights.get(task, 1.0)
         if weight <= 0.0:
             continue
-        shares[task] = task_losses(model, batch.rows[task], visual, method, blocks, generator)
+        if blocks is None:
+            shares[task] = {"ar": autoregressive_losses(model, rows, visual, method)}
+        else:
+            shares[task] = block_losses(model, rows, visual, method, blocks, generator, teacher, taught)
         for kind, share in shares[task].items():
-            part = method.recipe.ar_weight if kind == "ar" and blocks is not None else 1.0
-            loss = loss + weight * part * share.mean()
+            loss = loss + weight * _part(method.recipe, kind, blocks) * share.mean(method.denominator)
             tokens = tokens + share.count.sum()
     return Losses(loss, shares, tokens.detach())
+
+
+def _part(recipe: Recipe, kind: str, blocks: BlockSizes | None) -> float:
+    if blocks is None:
+        return 1.0
+    return {"ar": recipe.ar_weight, "diffusion": recipe.ce_weight, "distill": recipe.distill_weight}[kind]
+
+
+@torch.no_grad()
+def _teacher_visual(teacher: Teacher | None, batch: TrainBatch) -> Visual | None:
+    return None if teacher is None else batch.encoded(teacher.model.model.visual, teacher.how.encode)
+
+
+def autoregressive_losses(model: nn.Module, rows: Conversations, visual: Visual | None, method: Method) -> Share:
+    """Next-token loss of the plain sequences [prompt | answer]."""
+    block = torch.ones_like(rows.answer_length)
+    packed = rows.packed(rows.answer_length, block, None, method.layout)
+    hidden = taken(hidden_states(model, packed, visual, method.how), packed.clean_at)
+    return autoregressive(hidden, model.lm_head.weight, rows, method.recipe.chunk_tokens)
+
+
+def block_losses(
+    model: nn.Module,
+    rows: Conversations,
+    visual: Visual | None,
+    method: Method,
+    blocks: BlockSizes,
+    generator: torch.Generator | None = None,
+    teacher: Teacher | None = None,
+    taught: Visual | None = None,
+) -> dict[str, Share]:
+    """Losses of masked answers, by kind; with `complementary` also of the answers masked the other way round."""
+    recipe = method.recipe
+    block = blocks.draw(rows.answer.shape[0], generator)
+    live = rows.live_length(block)
+    noise = corrupt(rows.answer, live, rows.given, block, method.mask_token_id, t_min=recipe.t_min, generator=generator)
+    found = _noise_losses(model, rows, visual, method, live, block, noise, teacher, taught)
+    if recipe.complementary:
+        other = complement(rows.answer, noise, live, rows.given, method.mask_token_id, recipe.t_min)
+        second = _noise_losses(model, rows, visual, method, live, block, other, teacher, taught)
+        found = {kind: share.plus(second[kind]) for kind, share in found.items()}
+    return found
+
+
+def _noise_losses(
+    model: nn.Module,
+    rows: Conversations,
+    visual: Visual | None,
+    method: Method,
+    live: Tensor,
+    block: Tensor,
+    noise: Corruption,
+    teacher: Teacher | None,
+    taught: Visual | None,
+) -> dict[str, Share]:
+    recipe, head = method.recipe, model.lm_head.weight
+    packed = rows.packed(live, block, noise.noisy, method.layout)
+    hidden = hidden_states(model, packed, visual, method.how)
+    first = first_of_block(block, noise.masked.shape[1])
+    weights = Weights.of(rows, live, noise, first if method.layout.prediction == "next" else None, recipe)
+    found: dict[str, Share] = {}
+    if recipe.ar_weight > 0:
+        found["ar"] = autoregressive(taken(hidden, packed.clean_at), head, rows, recipe.chunk_tokens)
+    at = decoding_at(packed, first, method.layout.prediction)
+    theirs = None if teacher is None else (teacher.hidden(rows, taught, live, block, noise), teacher.head)
+    return found | masked_losses(taken(hidden, at), head, rows.answer, weights, theirs, recipe)
+
+
+def decoding_at(packed: Packed, first: Tensor, prediction: str) -> Tensor:
+    """(R, C): the predictors that the decoder uses. With "next" a block's first token follows from a clean one."""
+    assert packed.noisy_at is not None  # masked answers have a noisy stream
+    return torch.where(first, packed.clean_at, packed.noisy_at) if prediction == "next" else packed.noisy_at

@@ -1,0 +1,145 @@
+"""Where batches come from: a ring of equal frames on the device, or a stream of packed conversations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from wamdiff2_core.distill.batch import RingBatch, TrainBatch
+from wamdiff2_core.distill.data import Feeder, Ring, wait_for
+from wamdiff2_core.distill.recipe import Recipe
+from wamdiff2_core.distill.samples import DataSpec
+from wamdiff2_core.errors import ConfigError
+from wamdiff2_core.model.images import ImageFormat
+
+
+class Source(Protocol):
+    """image_tokens: of one frame where all have equally many, else 0. state / restore: the place in the data.
+
+    filled, seen: samples or frames at hand and taken in so far; bad, bad_names: what could not be used.
+    """
+
+    @property
+    def image_tokens(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def filled(self) -> int: ...
+
+    @property
+    def seen(self) -> int: ...
+
+    @property
+    def bad(self) -> Counter[str]: ...
+
+    @property
+    def bad_names(self) -> list[str]: ...
+
+    @property
+    def generators(self) -> list[torch.Generator]: ...
+
+    def fill(self) -> None:
+        """Wait until training can start."""
+
+    def poll(self) -> None:
+        """Take in what has arrived."""
+
+    def draw(self) -> TrainBatch: ...
+
+    def state(self) -> dict: ...
+
+    def restore(self, state: dict) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def data_spec(recipe: Recipe, entry: dict) -> DataSpec:
+    """What to read, from the checkpoint's block_diffusion entry and the recipe's cameras."""
+    sizes = entry.get("image_sizes", {})
+    missing = [camera for camera in recipe.cameras if camera not in sizes]
+    if missing:
+        raise ConfigError(f"recipe {recipe.name}: the checkpoint names no image size for {', '.join(missing)}")
+    return DataSpec(
+        recipe.init,
+        tuple((sizes[c][0], sizes[c][1]) for c in recipe.cameras),
+        prompt_room=dict(recipe.prompt_room),
+        seed=recipe.seed,
+    )
+
+
+@dataclass
+class RingSource:
+    """Frames on the device and what feeds them; outlives a stage when the next one trains on the same data."""
+
+    ring: Ring
+    feeder: Feeder
+    recipe: Recipe
+
+    @classmethod
+    def start(cls, recipe: Recipe, entry: dict) -> RingSource:
+        if not recipe.data:
+            raise ConfigError(f"recipe {recipe.name}: data must be set")
+        spec, folders = data_spec(recipe, entry), [Path(folder) for folder in recipe.data]
+        feeder = Feeder(folders, spec, workers=recipe.workers, follow=recipe.follow, holdout=recipe.holdout)
+        return cls(Ring(spec, recipe.ring_frames, torch.device(recipe.device), recipe.seed), feeder.start(), recipe)
+
+    @property
+    def image_tokens(self) -> int:
+        form = ImageFormat.from_folder(self.ring.spec.checkpoint)
+        return sum(form.tokens(size) for size in self.ring.spec.sizes)
+
+    @property
+    def device(self) -> torch.device:
+        return self.ring.device
+
+    @property
+    def filled(self) -> int:
+        return self.ring.filled
+
+    @property
+    def seen(self) -> int:
+        return self.ring.seen
+
+    @property
+    def bad(self) -> Counter[str]:
+        return self.ring.bad
+
+    @property
+    def bad_names(self) -> list[str]:
+        return self.ring.bad_names
+
+    @property
+    def generators(self) -> list[torch.Generator]:
+        return [self.ring.generator]
+
+    def begin(self, recipe: Recipe) -> None:
+        """Another recipe trains on these frames: its own random numbers, batch size and augmentation."""
+        self.recipe = recipe
+        self.ring.generator.manual_seed(recipe.seed)
+
+    def fill(self) -> None:
+        enough = self.recipe.min_frames if self.recipe.follow else self.recipe.ring_frames
+        wait_for(self.ring, self.feeder, enough, self.recipe.wait_s)
+
+    def poll(self) -> None:
+        for frames in self.feeder.poll():
+            self.ring.write(frames)
+
+    def draw(self) -> RingBatch:
+        batch = self.ring.draw(self.recipe.frames_per_step, self.recipe.augment)
+        return RingBatch(batch, self.ring.spec.order())
+
+    def state(self) -> dict:
+        return {"generator": self.ring.generator.get_state()}
+
+    def restore(self, state: dict) -> None:
+        self.ring.generator.set_state(state["generator"].cpu())
+
+    def close(self) -> None:
+        self.feeder.close()
