@@ -1,0 +1,107 @@
+"""`python -m training.proof COMMAND ...`: see `--help` of each command and docs/distillation.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from training.proof.rows import ROWS, Decoding
+from wamdiff2_core.errors import ConfigError, Wamdiff2Error
+
+
+def names(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in names(text))
+
+
+def decodings(texts: Sequence[str]) -> dict[str, Decoding]:
+    """ROW=BLOCK,STEPS,THRESHOLD texts as a table."""
+    found = {}
+    for text in texts:
+        row, _, values = text.partition("=")
+        parts = values.split(",")
+        if row not in ROWS or len(parts) != 3:
+            raise ConfigError(f"decoding {text!r}: expected ROW=BLOCK,STEPS,THRESHOLD")
+        found[row] = Decoding(int(parts[0]), int(parts[1]), float(parts[2]))
+    return found
+
+
+def train(options: argparse.Namespace) -> int:
+    from training.proof.train import RECIPES, Plan, Session
+
+    plan = Plan(
+        options.run, options.data, options.rows, options.seeds, options.device, options.recipes or RECIPES,
+        tuple(options.overrides), options.wait_minutes,
+    )  # fmt: skip
+    return Session(plan).run()
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    from training.proof.drives import Evaluation, Tour
+
+    tour = Tour(
+        options.run, options.rows, options.seeds, options.towns, options.routes_per_town, options.first_route,
+        options.workers, options.minutes, options.device, options.dtype, egl_devices=options.egl_devices,
+        plan_period_s=options.plan_period, expert=options.expert, retry=options.retry,
+        decoding=decodings(options.decoding),
+    )  # fmt: skip
+    return Evaluation(tour).run()
+
+
+def _common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+    parser.add_argument("--run", type=Path, required=True, help="folder of the whole proof")
+    parser.add_argument("--rows", type=names, default=tuple(ROWS), help=f"of {', '.join(ROWS)}")
+    parser.add_argument("--seeds", type=numbers, default=(0, 1, 2))
+    parser.set_defaults(action=run)
+    return parser
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    top = argparse.ArgumentParser(prog="python -m training.proof", description=__doc__)
+    commands = top.add_subparsers(required=True)
+    one = _common(commands.add_parser("train", help="train rows, one after the other, on one device"), train)
+    one.add_argument("--data", type=names, required=True, help="folders with shard_*")
+    one.add_argument("--device", default="cuda:0")
+    one.add_argument("--recipes", type=Path, help="folder of ROW.yaml files (default: training/recipes)")
+    one.add_argument("--wait-minutes", type=float, default=60.0, help="longest wait for other processes' runs")
+    one.add_argument("overrides", nargs="*", help="key=value or ROW.key=value")
+    two = _common(commands.add_parser("evaluate", help="closed-loop drives of finished checkpoints"), evaluate)
+    _drive_options(two)
+    return top
+
+
+def _drive_options(two: argparse.ArgumentParser) -> None:
+    from wamdiff2_sim.evaluate import TOWNS
+
+    two.add_argument("--workers", type=int, default=2)
+    two.add_argument("--routes-per-town", type=int, default=4)
+    two.add_argument("--first-route", type=int, default=1000, help="seed of the first route and its traffic")
+    two.add_argument("--towns", type=names, default=TOWNS)
+    two.add_argument("--minutes", type=float, default=0.0, help="0: until all is driven")
+    two.add_argument("--device", default="cpu")
+    two.add_argument("--dtype", default="auto")
+    two.add_argument("--plan-period", type=float, default=0.25)
+    two.add_argument("--egl-devices", type=numbers, default=(), help="graphics devices for the workers in turn")
+    two.add_argument("--expert", action="store_true", help="let the expert drive, too, as row `expert`")
+    two.add_argument("--retry", action="store_true", help="drive again what failed")
+    two.add_argument("--decoding", action="append", default=[], help="ROW=BLOCK,STEPS,THRESHOLD")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0: done; 1: something failed or an input is wrong; other codes: see the command."""
+    try:
+        options = parser().parse_args(arguments)
+        return options.action(options)
+    except Wamdiff2Error as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
