@@ -30,8 +30,11 @@ class Case:
         self.hidden, self.head = normal(count, 8).requires_grad_(), normal(classes, 8).requires_grad_()
         self.teacher_hidden, self.teacher_head = normal(count, 12), normal(classes, 12)
         self.target = torch.randint(classes, (count,), generator=make)
-        self.weight = (torch.rand(count, generator=make) * 2).to(torch.promote_types(dtype, torch.float32))
-        self.weight[::4] = 0.0
+        # (2, N), of cross-entropy and of divergence: some tokens have both, some one, every fourth none
+        self.weight = (torch.rand(2, count, generator=make) * 2).to(torch.promote_types(dtype, torch.float32))
+        self.weight[:, ::4] = 0.0
+        self.weight[0, 1::4] = 0.0
+        self.weight[1, 2::4] = 0.0
         self.upstream = torch.rand(2, count, generator=make).to(self.weight.dtype)
 
     def full(self, **options):
@@ -42,11 +45,22 @@ class Case:
         return torch.stack([entropy, distance]) * self.weight
 
     def both(self, chunk, **options):
-        parts = (self.hidden, self.head, self.target, self.teacher_hidden, self.teacher_head, self.weight)
-        return torch.stack(chunked_both(*parts, chunk=chunk, **options))
+        return torch.stack(chunked_both(*self.parts(), chunk=chunk, **options))
+
+    def parts(self, at=slice(None)):
+        """The arguments of chunked_both, of these tokens."""
+        return (
+            self.hidden[at],
+            self.head,
+            self.target[at],
+            self.weight[0, at],
+            self.teacher_hidden[at],
+            self.teacher_head,
+            self.weight[1, at],
+        )
 
     def divergence(self, chunk, **options):
-        parts = (self.hidden, self.head, self.teacher_hidden, self.teacher_head, self.weight)
+        parts = (self.hidden, self.head, self.teacher_hidden, self.teacher_head, self.weight[1])
         return chunked_divergence(*parts, chunk=chunk, **options)
 
     def gradients(self, losses, upstream=None):
@@ -71,7 +85,7 @@ def test_both_are_the_full_computation(options, chunk):
 @pytest.mark.parametrize("chunk", [5, 13])
 def test_each_alone_is_its_part_of_both(chunk):
     case = Case()
-    entropy = chunked_cross_entropy(case.hidden, case.head, case.target, case.weight, chunk)
+    entropy = chunked_cross_entropy(case.hidden, case.head, case.target, case.weight[0], chunk)
     distance = case.divergence(chunk, top_k=4)
     both = case.both(chunk, top_k=4)
     for index, alone in enumerate((entropy, distance)):
@@ -88,8 +102,7 @@ def test_gradient_by_differences():
     case = Case(count=5, classes=6)
 
     def run(hidden, head):
-        parts = (hidden, head, case.target, case.teacher_hidden, case.teacher_head, case.weight)
-        return chunked_both(*parts, chunk=2, temperature=0.9)
+        return chunked_both(hidden, head, *case.parts()[2:], chunk=2, temperature=0.9)
 
     assert torch.autograd.gradcheck(run, case.leaves)
 
@@ -137,9 +150,9 @@ def test_products_run_in_autocast_dtype_and_the_rest_in_fp32(master):
 def test_without_autocast_the_head_says_the_dtype():
     case = Case(count=8, dtype=torch.float32)
     head = case.head.detach().bfloat16()
-    loss = chunked_cross_entropy(case.hidden, head, case.target, case.weight, 3)
+    loss = chunked_cross_entropy(case.hidden, head, case.target, case.weight[0], 3)
     logits = F.linear(case.hidden.bfloat16(), head).float()
-    expected = F.cross_entropy(logits, case.target, reduction="none") * case.weight
+    expected = F.cross_entropy(logits, case.target, reduction="none") * case.weight[0]
     torch.testing.assert_close(loss, expected)
     assert loss.dtype == torch.float32
 
@@ -154,20 +167,19 @@ def test_no_tokens_no_loss():
 
 def test_dead_rows_give_nothing_and_skipping_them_changes_nothing():
     case = Case()
-    dead = case.weight == 0
+    dead = case.weight.sum(0) == 0
     with torch.no_grad():
         case.hidden[dead] = float("nan")
-        case.teacher_hidden[dead] = float("inf")
-    case.target[dead] = -100
+    case.teacher_hidden[case.weight[1] == 0] = float("inf")
+    case.target[case.weight[0] == 0] = -100
     losses = case.both(4)
     to_hidden, to_head = case.gradients(losses)
     assert losses[:, dead].abs().max() == 0 and to_hidden[dead].abs().max() == 0
     assert losses.isfinite().all() and to_hidden.isfinite().all() and to_head.isfinite().all()
 
-    at = select(case.weight)
+    at = select(case.weight.sum(0))
     assert at.tolist() == [i for i in range(13) if i % 4]
-    parts = (case.hidden[at], case.head, case.target[at], case.teacher_hidden[at], case.teacher_head, case.weight[at])
-    fewer = torch.stack(chunked_both(*parts, chunk=4))
+    fewer = torch.stack(chunked_both(*case.parts(at), chunk=4))
     torch.testing.assert_close(losses[:, at], fewer, rtol=1e-12, atol=1e-14)
     small_to_hidden, small_to_head = case.gradients(fewer, case.upstream[:, at])
     torch.testing.assert_close(to_hidden, small_to_hidden, rtol=1e-12, atol=1e-14)
@@ -224,6 +236,6 @@ def test_bad_arguments_are_named():
     with pytest.raises(ConfigError, match="divergence"):
         case.both(4, kind="hellinger")
     with pytest.raises(ConfigError, match="teacher_head"):
-        chunked_divergence(case.hidden, case.head, case.teacher_hidden, case.teacher_head[:5], case.weight, chunk=4)
+        chunked_divergence(case.hidden, case.head, case.teacher_hidden, case.teacher_head[:5], case.weight[1], chunk=4)
     with pytest.raises(ConfigError, match="weight"):
-        chunked_cross_entropy(case.hidden, case.head, case.target, case.weight[:5], 4)
+        chunked_cross_entropy(case.hidden, case.head, case.target, case.weight[0, :5], 4)

@@ -11,7 +11,7 @@ Value and gradient are those of the full computation. Weights are constants: no 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as F
@@ -23,110 +23,128 @@ from wamdiff2_core.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class _Frozen:
-    """The frozen side: hidden (N, Ht), head (V, Ht), and how far from it is measured."""
+class _Settings:
+    """divergence: which; products of student and teacher run in dtype and teacher_dtype; chunk: tokens at a time."""
 
-    hidden: Tensor
-    head: Tensor
-    divergence: Divergence
-
-
-@dataclass(frozen=True)
-class _Inputs:
-    """What forward and backward share; dead rows' hidden states are read as 0, so that NaN there goes nowhere."""
-
-    hidden: Tensor
-    head: Tensor
-    weight: Tensor
-    target: Tensor | None
-    teacher_hidden: Tensor | None
-    teacher_head: Tensor | None
     divergence: Divergence
     dtype: torch.dtype
     teacher_dtype: torch.dtype
     chunk: int
 
-    def chunks(self) -> Iterator[tuple[slice, Tensor, Tensor, Tensor | None]]:
-        """Of each chunk: which tokens, their hidden states (n, H), logits (n, V) and the teacher's logits (n, V)."""
-        head = self.head.to(self.dtype)
-        teacher_head = None if self.teacher_head is None else self.teacher_head.to(self.teacher_dtype)
-        for start in range(0, self.hidden.shape[0], self.chunk):
-            tokens = slice(start, start + self.chunk)
-            hidden = self._rows(self.hidden, tokens, self.dtype)
+    @property
+    def wide(self) -> torch.dtype:
+        """Of losses and of the head's gradient while it is summed."""
+        return torch.promote_types(self.dtype, torch.float32)
+
+
+@dataclass(frozen=True)
+class _Tensors:
+    """What backward needs again. hidden (N, H), head (V, H); target and weight (N,) of the cross-entropy, or None;
+    teacher_hidden (N, Ht), teacher_head (V, Ht) and distance_weight (N,) of the divergence, or None."""
+
+    hidden: Tensor
+    head: Tensor
+    target: Tensor | None
+    weight: Tensor | None
+    teacher_hidden: Tensor | None
+    teacher_head: Tensor | None
+    distance_weight: Tensor | None
+
+    def chunks(self, settings: _Settings) -> Iterator[tuple[slice, Tensor, Tensor, Tensor | None]]:
+        """Of each chunk: which tokens, their hidden states (n, H), logits (n, V) and the teacher's logits (n, V).
+
+        Outputs of dead rows are read as 0, so that NaN there goes nowhere.
+        """
+        live = _live(self.weight, self.distance_weight)
+        head = self.head.to(settings.dtype)
+        taught = None if self.distance_weight is None else self.distance_weight > 0
+        teacher_head = None if self.teacher_head is None else self.teacher_head.to(settings.teacher_dtype)
+        for start in range(0, self.hidden.shape[0], settings.chunk):
+            at = slice(start, start + settings.chunk)
+            hidden = torch.where(live[at, None], self.hidden[at], 0.0).to(settings.dtype)
             theirs = None
-            if self.teacher_hidden is not None and teacher_head is not None:
-                theirs = F.linear(self._rows(self.teacher_hidden, tokens, self.teacher_dtype), teacher_head)
-            yield tokens, hidden, F.linear(hidden, head), theirs
+            if self.teacher_hidden is not None and teacher_head is not None and taught is not None:
+                outputs = torch.where(taught[at, None], self.teacher_hidden[at], 0.0).to(settings.teacher_dtype)
+                theirs = F.linear(outputs, teacher_head)
+            yield at, hidden, F.linear(hidden, head), theirs
 
-    def _rows(self, hidden: Tensor, tokens: slice, dtype: torch.dtype) -> Tensor:
-        return torch.where(self.weight[tokens, None] > 0, hidden[tokens], 0.0).to(dtype)
-
-    def classes(self, tokens: slice) -> Tensor:
+    def classes(self, at: slice) -> Tensor:
         """(n, 1) target class; an ignored label such as -100 stands in a dead row and may be any class."""
         assert self.target is not None  # only asked for where there is a cross-entropy
-        return self.target[tokens].clamp(min=0)[:, None]
+        return self.target[at].clamp(min=0)[:, None]
+
+
+def _live(*weights: Tensor | None) -> Tensor:
+    """(N,) bool: any of the weights is above 0."""
+    there = [weight > 0 for weight in weights if weight is not None]
+    return there[0] if len(there) == 1 else there[0] | there[1]
 
 
 class _ChunkedLosses(torch.autograd.Function):
-    """(cross-entropy (N,), divergence (N,)), each times weight; zeros for the one that is not asked for."""
+    """(cross-entropy (N,), divergence (N,)), each times its weight; zeros for the one that is not asked for."""
 
     @staticmethod
-    def forward(ctx, hidden, head, weight, target, teacher_hidden, teacher_head, settings):
+    def forward(ctx, settings: _Settings, *given: Tensor | None) -> tuple[Tensor, Tensor]:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden, head, weight, target, teacher_hidden, teacher_head)
+        ctx.save_for_backward(*given)
         ctx.settings = settings
-        inputs = _Inputs(hidden, head, weight, target, teacher_hidden, teacher_head, *settings)
-        dtype = torch.promote_types(inputs.dtype, torch.float32)
-        entropy, distance = (torch.zeros(hidden.shape[0], dtype=dtype, device=hidden.device) for _ in range(2))
-        with torch.autocast(hidden.device.type, enabled=False):
-            for tokens, _, logits, theirs in inputs.chunks():
-                scale = weight[tokens]
-                if target is not None:
-                    loss = F.cross_entropy(wide(logits), inputs.classes(tokens)[:, 0], reduction="none")
-                    entropy[tokens] = loss * scale
-                if theirs is not None:
-                    value, _ = inputs.divergence.value_and_gradient(logits, theirs, gradient=False)
-                    distance[tokens] = value * scale
+        tensors = _Tensors(*given)
+        device = tensors.hidden.device
+        count = tensors.hidden.shape[0]
+        entropy, distance = (torch.zeros(count, dtype=settings.wide, device=device) for _ in range(2))
+        with torch.autocast(device.type, enabled=False):
+            for at, _, logits, theirs in tensors.chunks(settings):
+                if tensors.weight is not None:
+                    loss = F.cross_entropy(wide(logits), tensors.classes(at)[:, 0], reduction="none")
+                    entropy[at] = loss * tensors.weight[at]
+                if theirs is not None and tensors.distance_weight is not None:
+                    value, _ = settings.divergence.value_and_gradient(logits, theirs, gradient=False)
+                    distance[at] = value * tensors.distance_weight[at]
         return entropy, distance
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, entropy_upstream: Tensor | None, distance_upstream: Tensor | None):
-        inputs = _Inputs(*ctx.saved_tensors, *ctx.settings)
-        need_hidden, need_head = ctx.needs_input_grad[:2]
-        to_hidden = torch.zeros_like(inputs.hidden) if need_hidden else None
-        total = torch.promote_types(inputs.dtype, torch.float32)
-        to_head = torch.zeros_like(inputs.head, dtype=total) if need_head else None
-        with torch.autocast(inputs.hidden.device.type, enabled=False):
-            head = inputs.head.to(inputs.dtype)
-            for tokens, hidden, logits, theirs in inputs.chunks():
-                upstream = [
-                    None if part is None else (part[tokens] * inputs.weight[tokens])[:, None]
-                    for part in (entropy_upstream, distance_upstream)
-                ]
-                gradient = _logit_gradient(inputs, tokens, logits, theirs, upstream).to(inputs.dtype)
+    def backward(ctx, entropy: Tensor | None, distance: Tensor | None) -> tuple[Tensor | None, ...]:
+        """entropy, distance: upstream gradients (N,), None for an output that was not used."""
+        tensors, settings = _Tensors(*ctx.saved_tensors), ctx.settings
+        _, need_hidden, need_head, *_ = ctx.needs_input_grad
+        to_hidden = torch.zeros_like(tensors.hidden) if need_hidden else None
+        to_head = torch.zeros_like(tensors.head, dtype=settings.wide) if need_head else None
+        entropy, distance = _times(entropy, tensors.weight), _times(distance, tensors.distance_weight)
+        with torch.autocast(tensors.hidden.device.type, enabled=False):
+            head = tensors.head.to(settings.dtype)
+            for at, hidden, logits, theirs in tensors.chunks(settings):
+                gradient = torch.zeros_like(logits, dtype=settings.wide)
+                if entropy is not None:
+                    gradient = _entropy_gradient(wide(logits), tensors.classes(at)).mul_(entropy[at, None])
+                if distance is not None and theirs is not None:
+                    _, slope = settings.divergence.value_and_gradient(logits, theirs, gradient=True)
+                    gradient += slope * distance[at, None]
+                gradient = gradient.to(settings.dtype)
                 if to_hidden is not None:
-                    to_hidden[tokens] = (gradient @ head).to(to_hidden.dtype)
+                    to_hidden[at] = (gradient @ head).to(to_hidden.dtype)
                 if to_head is not None:
-                    to_head += gradient.t() @ hidden
-        return to_hidden, None if to_head is None else to_head.to(inputs.head.dtype), None, None, None, None, None
+                    _add_product(to_head, gradient.t(), hidden)
+        to_head = None if to_head is None else to_head.to(tensors.head.dtype)
+        return None, to_hidden, to_head, None, None, None, None, None
 
 
-def _logit_gradient(
-    inputs: _Inputs, tokens: slice, logits: Tensor, theirs: Tensor | None, upstream: list[Tensor | None]
-) -> Tensor:
-    """(n, V) gradient of a chunk's logits in fp32. upstream: (n, 1) of cross-entropy and of divergence, weighted."""
-    for_entropy, for_distance = upstream
-    gradient = None
-    if for_entropy is not None and inputs.target is not None:
-        gradient = wide(logits).softmax(-1)
-        gradient.scatter_add_(-1, inputs.classes(tokens), -torch.ones_like(gradient[:, :1])).mul_(for_entropy)
-    if for_distance is not None and theirs is not None:
-        _, slope = inputs.divergence.value_and_gradient(logits, theirs, gradient=True)
-        assert slope is not None  # asked for
-        slope.mul_(for_distance)
-        gradient = slope if gradient is None else gradient.add_(slope)
-    return torch.zeros_like(wide(logits)) if gradient is None else gradient
+def _times(upstream: Tensor | None, weight: Tensor | None) -> Tensor | None:
+    return None if upstream is None or weight is None else upstream * weight
+
+
+def _entropy_gradient(logits: Tensor, classes: Tensor) -> Tensor:
+    """(n, V): softmax less one at the target class."""
+    gradient = logits.softmax(-1)
+    return gradient.scatter_add_(-1, classes, gradient.new_full(classes.shape, -1.0))
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """total += left @ right, without a temporary where the dtypes agree."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
 
 
 def product_dtype(head: Tensor) -> torch.dtype:
@@ -135,27 +153,24 @@ def product_dtype(head: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else head.dtype
 
 
-def _losses(
-    hidden: Tensor, head: Tensor, weight: Tensor, target: Tensor | None, teacher: _Frozen | None, chunk: int
-) -> tuple[Tensor, Tensor]:
+def _losses(tensors: _Tensors, divergence: Divergence, chunk: int) -> tuple[Tensor, Tensor]:
     if chunk < 1:
         raise ConfigError(f"chunk: expected 1 token or more; got {chunk!r}")
-    expected = {"weight": weight, "target": target, "teacher_hidden": None if teacher is None else teacher.hidden}
-    for name, value in expected.items():
-        if value is not None and value.shape[0] != hidden.shape[0]:
-            raise ConfigError(f"{name}: expected {hidden.shape[0]} tokens as in hidden; got {value.shape[0]}")
-    if teacher is None:
-        settings = (Divergence(), product_dtype(head), torch.float32, chunk)
-        return _ChunkedLosses.apply(hidden, head, weight, target, None, None, settings)
-    if teacher.head.shape[0] != head.shape[0]:
-        raise ConfigError(f"teacher_head: expected {head.shape[0]} classes; got {teacher.head.shape[0]}")
-    settings = (teacher.divergence, product_dtype(head), product_dtype(teacher.head), chunk)
-    return _ChunkedLosses.apply(hidden, head, weight, target, teacher.hidden.detach(), teacher.head.detach(), settings)
+    count, classes = tensors.hidden.shape[0], tensors.head.shape[0]
+    for name in ("target", "weight", "teacher_hidden", "distance_weight"):
+        value = getattr(tensors, name)
+        if value is not None and value.shape[0] != count:
+            raise ConfigError(f"{name}: expected {count} tokens, as hidden states; got {value.shape[0]}")
+    theirs = tensors.head if tensors.teacher_head is None else tensors.teacher_head
+    if theirs.shape[0] != classes:
+        raise ConfigError(f"teacher_head: expected {classes} classes, as the student's; got {theirs.shape[0]}")
+    settings = _Settings(divergence, product_dtype(tensors.head), product_dtype(theirs), chunk)
+    return _ChunkedLosses.apply(settings, *(getattr(tensors, field.name) for field in fields(tensors)))
 
 
 def chunked_cross_entropy(hidden: Tensor, head_weight: Tensor, target: Tensor, weight: Tensor, chunk: int) -> Tensor:
     """(N,) fp32 cross-entropy times weight. hidden (N, H), head_weight (V, H), target (N,), weight (N,)."""
-    return _losses(hidden, head_weight, weight, target, None, chunk)[0]
+    return _losses(_Tensors(hidden, head_weight, target, weight, None, None, None), Divergence(), chunk)[0]
 
 
 def chunked_divergence(
@@ -172,26 +187,30 @@ def chunked_divergence(
 ) -> Tensor:
     """(N,) fp32 divergence times weight. hidden (N, H), head_weight (V, H), teacher_hidden (N, Ht), teacher_head
     (V, Ht), weight (N,); the other arguments as in token_divergence."""
-    teacher = _Frozen(teacher_hidden, teacher_head, Divergence(kind, temperature, top_k))
-    return _losses(hidden, head_weight, weight, None, teacher, chunk)[1]
+    tensors = _Tensors(hidden, head_weight, None, None, teacher_hidden.detach(), teacher_head.detach(), weight)
+    return _losses(tensors, Divergence(kind, temperature, top_k), chunk)[1]
 
 
 def chunked_both(
     hidden: Tensor,
     head_weight: Tensor,
     target: Tensor,
+    weight: Tensor,
     teacher_hidden: Tensor,
     teacher_head: Tensor,
-    weight: Tensor,
+    distance_weight: Tensor,
     *,
     kind: str = "jsd",
     temperature: float = 1.0,
     top_k: int = 0,
     chunk: int,
 ) -> tuple[Tensor, Tensor]:
-    """chunked_cross_entropy and chunked_divergence of the same tokens, from one pass over the student's logits."""
-    teacher = _Frozen(teacher_hidden, teacher_head, Divergence(kind, temperature, top_k))
-    return _losses(hidden, head_weight, weight, target, teacher, chunk)
+    """chunked_cross_entropy and chunked_divergence of the same tokens, from one pass over the student's logits; each
+    has weights of its own."""
+    tensors = _Tensors(
+        hidden, head_weight, target, weight, teacher_hidden.detach(), teacher_head.detach(), distance_weight
+    )
+    return _losses(tensors, Divergence(kind, temperature, top_k), chunk)
 
 
 def select(weight: Tensor) -> Tensor:

@@ -33,18 +33,22 @@ FLOOR = -1e4
 
 def jensen_shannon(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
     """Value (...,) and its slope to log p (..., V). Both are exactly 0 for equal arguments, and the value is symmetric
-    to the last bit: log m is written as the larger of the two plus u, so it is never a difference of like numbers."""
-    p, q, gap = log_p.exp(), log_q.exp(), log_q - log_p
-    distance = gap.abs()
-    u = torch.log1p(torch.expm1(-distance) * 0.5)  # log m = max(log p, log q) + u, between -ln 2 and 0
-    value = -0.5 * ((p + q) * u + torch.minimum(p, q) * distance).sum(-1)
-    return value, -0.5 * p * (gap.relu() + u)
+    to the last bit: log m is written as the larger of the two plus u, so nothing large is subtracted.
+
+    The slope to log p is 0.5 p (log p - log m), likewise for q, and the value is the sum of all these slopes.
+    In place where it can be: over a large vocabulary each (..., V) tensor counts.
+    """
+    gap = log_q - log_p
+    u = gap.abs().neg_().expm1_().mul_(0.5).log1p_()  # log m - max(log p, log q), between -ln 2 and 0
+    slope = gap.relu().add_(u).mul_(log_p.exp()).mul_(-0.5)
+    other = gap.neg_().relu_().add_(u).mul_(log_q.exp()).mul_(-0.5)
+    return other.add_(slope).sum(-1), slope
 
 
 def forward_kl(log_p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:
     """KL(q || p) (...,) and its slope to log p (..., V), which is -q."""
     q = log_q.exp()
-    return (q * (log_q - log_p)).sum(-1), -q
+    return (log_q - log_p).mul_(q).sum(-1), q.neg_()
 
 
 KINDS: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
@@ -78,10 +82,13 @@ class Divergence:
         else:
             value, slope = KINDS[self.kind](log_p, log_q)
             total = slope.sum(-1, keepdim=True)
-        return value, (slope - log_p.exp() * total) / self.temperature if gradient else None
+        if not gradient:
+            return value, None
+        return value, slope.sub_(log_p.exp_().mul_(total)).div_(self.temperature)
 
     def _log_softmax(self, logits: Tensor) -> Tensor:
-        return torch.log_softmax(wide(logits) / self.temperature, -1).clamp_(min=FLOOR)
+        scaled = wide(logits) if self.temperature == 1.0 else wide(logits) / self.temperature
+        return torch.log_softmax(scaled, -1).clamp_(min=FLOOR)
 
     def _coarsened(self, log_p: Tensor, log_q: Tensor, gradient: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Value (...,), slope to log p (..., V) and its total (..., 1), over the teacher's top k and the rest."""
