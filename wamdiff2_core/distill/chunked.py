@@ -111,16 +111,17 @@ class _ChunkedLosses(torch.autograd.Function):
         to_hidden = torch.zeros_like(tensors.hidden) if need_hidden else None
         to_head = torch.zeros_like(tensors.head, dtype=settings.wide) if need_head else None
         entropy, distance = _times(entropy, tensors.weight), _times(distance, tensors.distance_weight)
+        if entropy is None and distance is None:
+            return (None,) * 8
         with torch.autocast(tensors.hidden.device.type, enabled=False):
             head = tensors.head.to(settings.dtype)
             for at, hidden, logits, theirs in tensors.chunks(settings):
-                gradient = torch.zeros_like(logits, dtype=settings.wide)
+                parts = []
                 if entropy is not None:
-                    gradient = _entropy_gradient(wide(logits), tensors.classes(at)).mul_(entropy[at, None])
+                    parts.append(_entropy_gradient(logits, tensors.classes(at)).mul_(entropy[at, None]))
                 if distance is not None and theirs is not None:
-                    _, slope = settings.divergence.value_and_gradient(logits, theirs, gradient=True)
-                    gradient += slope * distance[at, None]
-                gradient = gradient.to(settings.dtype)
+                    parts.append(_distance_gradient(settings, logits, theirs).mul_(distance[at, None]))
+                gradient = (parts[0] if len(parts) == 1 else parts[0].add_(parts[1])).to(settings.dtype)
                 if to_hidden is not None:
                     to_hidden[at] = (gradient @ head).to(to_hidden.dtype)
                 if to_head is not None:
@@ -134,9 +135,15 @@ def _times(upstream: Tensor | None, weight: Tensor | None) -> Tensor | None:
 
 
 def _entropy_gradient(logits: Tensor, classes: Tensor) -> Tensor:
-    """(n, V): softmax less one at the target class."""
-    gradient = logits.softmax(-1)
+    """(n, V): softmax less one at the target class (n, 1)."""
+    gradient = wide(logits).softmax(-1)
     return gradient.scatter_add_(-1, classes, gradient.new_full(classes.shape, -1.0))
+
+
+def _distance_gradient(settings: _Settings, logits: Tensor, theirs: Tensor) -> Tensor:
+    _, gradient = settings.divergence.value_and_gradient(logits, theirs, gradient=True)
+    assert gradient is not None  # as asked for
+    return gradient
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
