@@ -51,7 +51,8 @@ trainer() { # AR_MINUTES BLOCK_MINUTES
   train "$1" "$2"
   touch "$RUN/stop"
   kill -- -"$(cat "$RUN/world.pid")" 2> /dev/null || true
-  "$PYTHON" -m training.quick_eval "$RUN/tiny_blocks/checkpoint" "$DATA" --holdout 50 --frames 512 --device cuda --out "$RUN/quick_eval.json"
+  "$PYTHON" -m wamdiff2_core.evaluate.frame_batches "$RUN/tiny_blocks/checkpoint" "$DATA" --holdout 50 --frames 512 --device cuda \
+    --configs "B=1|4|8|16|32" --out "$RUN/frames.jsonl.gz"
 }
 
 case ${1:?start, wait or pack} in
@@ -84,7 +85,7 @@ case ${1:?start, wait or pack} in
     tar cf - -C "$latest" checkpoint | split -b 15000000 - "$2/$latest.tar."
     { tail -c 300000 world.log > world_tail.log; } 2> /dev/null || true
     sample=$(find "$DATA" -maxdepth 1 -name 'shard_*' | sort | head -n 1)
-    tar czf "$2/logs.tar.gz" --ignore-failed-read train.log world_tail.log quick_eval.json tiny_ar/log.csv tiny_blocks/log.csv 2> /dev/null || true
+    tar czf "$2/logs.tar.gz" --ignore-failed-read train.log world_tail.log frames.jsonl.gz tiny_ar/log.csv tiny_blocks/log.csv 2> /dev/null || true
     [ -z "$sample" ] || tar czf "$2/sample_shard.tar.gz" -C "$DATA" "$(basename "$sample")"
     ls -la "$2"
     ;;

@@ -38,7 +38,9 @@ def _figures(rows: Rows, kind_of: Callable[[str], str]) -> dict[str, object]:
         "frames": len(rows),
         **_plan_figures(plans),
         **_box_figures([row["detect"] for row in rows]),
+        "forwards_per_detection": _mean([row["detect"] for row in rows], "forwards"),
         **_answer_figures(answers, kind_of),
+        "forwards_per_answer": _mean(answers, "forwards"),
         "failures": failures,
         "parse_failures_share": parse / asked if asked else None,
         "failures_share": failed / asked if asked else None,
@@ -57,9 +59,20 @@ def _plan_figures(plans: Rows) -> dict[str, object]:
         "fde_m": errors.fde_m if known else None,
         "ade_median_m": float(np.median(each)) if known else None,
         "per_waypoint_m": list(errors.per_waypoint_m) if known else None,
-        "forwards_per_plan": float(np.mean([p["forwards"] for p in plans])) if plans else None,
-        **{f"plan_{name}": float(np.median([p[name] for p in plans])) if plans else None for name in TIMES},
+        "forwards_per_plan": _mean(plans, "forwards"),
+        **{f"plan_{name}": _median(plans, name) for name in TIMES},
     }
+
+
+def _mean(rows: Rows, name: str) -> float | None:
+    known = [row[name] for row in rows if name in row]
+    return float(np.mean(known)) if known else None
+
+
+def _median(rows: Rows, name: str) -> float | None:
+    """None where it was not measured, as for plans made in a batch."""
+    known = [row[name] for row in rows if name in row]
+    return float(np.median(known)) if known else None
 
 
 def _box_figures(rows: Rows) -> dict[str, object]:

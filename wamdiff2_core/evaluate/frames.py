@@ -20,6 +20,7 @@ from wamdiff2_core.driver import Driver
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.scene import Answer, Box, Cost, Detections, EgoState, Failure, Plan, Scene
 from wamdiff2_core.tasks import detect, plan
+from wamdiff2_core.tasks.reading import Result
 
 SAMPLES = "samples.json"
 _PLAN_PROMPT = re.compile(
@@ -58,9 +59,14 @@ def read_image(path: Path) -> np.ndarray:
     return np.ascontiguousarray(image[..., ::-1])
 
 
-def read_frames(data: Path, most: int) -> list[Frame]:
-    """At most `most` frames (0: all), spread evenly over all shards of a folder. DataError if there are none."""
+def read_frames(data: Path, most: int, holdout: int = 0) -> list[Frame]:
+    """At most `most` frames (0: all), spread evenly over all shards of a folder. DataError if there are none.
+
+    holdout: only shards whose number it divides, those that a recipe with this `holdout` does not train on.
+    """
     files = sorted(data.glob(f"shard_*/{SAMPLES}")) or sorted(data.glob(SAMPLES))
+    if holdout:
+        files = [file for file in files if _number(file.parent) % holdout == 0]
     if not files:
         raise DataError(
             f"{data} holds no shard_*/{SAMPLES}. Make some: "
@@ -73,6 +79,14 @@ def read_frames(data: Path, most: int) -> list[Frame]:
         at = np.linspace(0, len(frames) - 1, most).round().astype(int)
         frames = [frames[k] for k in at]
     return frames
+
+
+def _number(folder: Path) -> int:
+    """Of shard_NNNNN."""
+    digits = folder.name.rpartition("_")[2]
+    if not digits.isdecimal():
+        raise DataError(f"{folder}: expected a folder shard_NNNNN to know which are held out")
+    return int(digits)
 
 
 def _shard_frames(file: Path) -> Iterator[Frame]:
@@ -129,22 +143,34 @@ def answer_frame(driver: Driver, frame: Frame) -> dict[str, object]:
     found, *answers = driver.answer_each([("detect", scene), *asked])
     return {
         "frame": frame.name,
-        "plan": _plan_row(made, frame.points),
-        "detect": _boxes_row(found, frame.boxes),
-        "ask": [_answer_row(*pair, result) for pair, result in zip(frame.questions, answers, strict=True)],
+        "plan": plan_row(made, frame.points),
+        "detect": boxes_row(found, frame.boxes),
+        "ask": [answer_row(*pair, result) for pair, result in zip(frame.questions, answers, strict=True)],
     }
 
 
-def _plan_row(made: Plan | Failure, truth: np.ndarray) -> dict[str, object]:
+def truth_of(frame: Frame) -> dict[str, object]:
+    """What rows of a frame have in common, as plain values: the parts of `answer_frame` that are no answer."""
     return {
-        "points": None if isinstance(made, Failure) else np.round(made.points, 3).tolist(),
+        "frame": frame.name,
+        "plan": np.round(frame.points, 3).tolist(),
+        "boxes": [[box.label, list(box.xyxy)] for box in frame.boxes],
+        "ask": [list(pair) for pair in frame.questions],
+    }
+
+
+def plan_row(made: Result, truth: np.ndarray) -> dict[str, object]:
+    """The plan's part of a row."""
+    return {
+        "points": np.round(made.points, 3).tolist() if isinstance(made, Plan) else None,
         "truth": np.round(truth, 3).tolist(),
         "failure": _failure(made),
         **_cost(made.cost),
     }
 
 
-def _boxes_row(found, truth: Sequence[Box]) -> dict[str, object]:
+def boxes_row(found: Result, truth: Sequence[Box]) -> dict[str, object]:
+    """The boxes' part of a row."""
     boxes = found.boxes if isinstance(found, Detections) else ()
     return {
         "boxes": [[box.label, list(box.xyxy), round(box.confidence, 5)] for box in boxes],
@@ -154,9 +180,11 @@ def _boxes_row(found, truth: Sequence[Box]) -> dict[str, object]:
     }
 
 
-def _answer_row(question: str, truth: str, result) -> dict[str, object]:
+def answer_row(question: str, truth: str, result: Result) -> dict[str, object]:
+    """A question's part of a row."""
     text = result.text if isinstance(result, Answer) else None
-    return {"question": question, "answer": text, "truth": truth, "failure": _failure(result)}
+    row = {"question": question, "answer": text, "truth": truth, "failure": _failure(result)}
+    return {**row, "forwards": result.cost.forwards}
 
 
 def _failure(result: object) -> str | None:
