@@ -1,4 +1,4 @@
-"""Write a tiny Qwen3-VL checkpoint folder with random weights: `python -m training.build_tiny --out DIR [--seed N]`.
+"""Write a tiny Qwen3-VL checkpoint folder with random weights: `python -m training.build_tiny --out DIR`.
 
 The folder has everything a trained one has (config with the `block_diffusion` entry, tokenizer, image preprocessing,
 generation settings, bf16 safetensors in shards small enough for git), so it loads wherever a real one loads.
@@ -53,6 +53,23 @@ VISION = {
     "deepstack_visual_indexes": [1, 3],
     "hidden_act": "gelu_pytorch_tanh",
 }
+# What differs in the large one (about 60 M weights), the teacher of distillation across sizes.
+LARGE_TEXT = {
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+}
+LARGE_VISION = {
+    "depth": 8,
+    "hidden_size": 320,
+    "intermediate_size": 1280,
+    "num_heads": 5,
+    "out_hidden_size": 512,
+    "deepstack_visual_indexes": [2, 5],
+}
+SIZES: dict[str, tuple[dict, dict]] = {"tiny": ({}, {}), "large": (LARGE_TEXT, LARGE_VISION)}
 CAMERAS = ("cam_front", "cam_front_left", "cam_front_right")
 IMAGE_SIZES = {
     "cam_front": [320, 192],
@@ -76,19 +93,21 @@ def block_diffusion_entry(mask_token_id: int) -> dict:
     }
 
 
-def tiny_config(tokenizer: TextTokenizer) -> Qwen3VLConfig:
-    """The model's shape (about 13 M weights) with the ids of this tokenizer."""
+def tiny_config(tokenizer: TextTokenizer, size: str = "tiny") -> Qwen3VLConfig:
+    """The model's shape ("tiny": about 13 M weights, "large": 60 M) with the ids of this tokenizer."""
+    text, vision = SIZES[size]
     if tokenizer.vocab_size > VOCAB_SIZE:
         raise CheckpointError(f"tokenizer: expected at most {VOCAB_SIZE} entries, got {tokenizer.vocab_size}")
     ids = tokenizer.special
     return Qwen3VLConfig(
         text_config={
             **TEXT,
+            **text,
             "bos_token_id": ids["<|endoftext|>"],
             "eos_token_id": ids["<|im_end|>"],
             "pad_token_id": ids["<|endoftext|>"],
         },
-        vision_config=dict(VISION),
+        vision_config={**VISION, **vision},
         tie_word_embeddings=True,
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
@@ -134,7 +153,9 @@ def write_side_files(folder: Path, config: Qwen3VLConfig) -> None:
     )
 
 
-def build(folder: Path, seed: int = 0, texts: Path | None = None) -> Qwen3VLForConditionalGeneration:
+def build(
+    folder: Path, seed: int = 0, texts: Path | None = None, size: str = "tiny"
+) -> Qwen3VLForConditionalGeneration:
     """Write the folder and return the fp32 model. Residual outputs start small, so that depth does not hurt early.
 
     `texts`: folder of dataset shards whose texts the tokenizer learns from, beside the texts of the tasks themselves.
@@ -142,7 +163,7 @@ def build(folder: Path, seed: int = 0, texts: Path | None = None) -> Qwen3VLForC
     torch.manual_seed(seed)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer.build(build_tokenizer.read_samples(texts) if texts else (), folder)
-    config = tiny_config(tokenizer)
+    config = tiny_config(tokenizer, size)
     model = Qwen3VLForConditionalGeneration(config).float()
     scale = (2 * config.text_config.num_hidden_layers) ** -0.5
     with torch.no_grad():
@@ -158,9 +179,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--size", choices=list(SIZES), default="tiny")
     parser.add_argument("--texts", type=Path, help="dataset shards for the tokenizer to learn from, too")
     options = parser.parse_args(arguments)
-    model = build(options.out, options.seed, options.texts)
+    model = build(options.out, options.seed, options.texts, options.size)
     size = sum(file.stat().st_size for file in options.out.iterdir()) / 1e6
     print(f"{options.out}: {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M weights, {size:.1f} MB")
     return 0

@@ -43,6 +43,14 @@ class Losses:
     shares: dict[str, dict[str, Share]]
     tokens: Tensor
 
+    def detached(self) -> Losses:
+        """For the log: without what led to them."""
+        shares = {
+            task: {kind: Share(share.total.detach(), share.count.detach()) for kind, share in parts.items()}
+            for task, parts in self.shares.items()
+        }
+        return Losses(self.loss.detach(), shares, self.tokens)
+
 
 @dataclass(frozen=True)
 class BlockSizes:

@@ -138,7 +138,7 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=not self.recipe.capture)
         if self.averages is not None:
             self.averages.update()
-        return losses
+        return losses.detached()
 
     def _batch_losses(self) -> Losses:
         batch = self.source.draw()
