@@ -10,6 +10,9 @@ from pathlib import Path
 from training.proof.rows import ROWS, Decoding
 from wamdiff2_core.errors import ConfigError, Wamdiff2Error
 
+FRAME_OPTIONS = ("device", "dtype", "frames", "sweep_frames", "fork_frames", "fork_draws", "overlap_frames", "minutes",
+                 "once", "batch")  # fmt: skip
+
 
 def names(text: str) -> tuple[str, ...]:
     return tuple(part for part in text.split(",") if part)
@@ -53,6 +56,20 @@ def evaluate(options: argparse.Namespace) -> int:
     return Evaluation(tour).run()
 
 
+def frames(options: argparse.Namespace) -> int:
+    from training.proof.frames import Look, Watch
+
+    values = {name: getattr(options, name) for name in FRAME_OPTIONS}
+    return Watch(Look(options.run, options.data, options.rows, options.seeds, **values)).run()
+
+
+def report(options: argparse.Namespace) -> int:
+    from training.proof.report import write
+
+    write(options.run, options.out, options.docs, options.rows, options.seeds)
+    return 0
+
+
 def _common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
     parser.add_argument("--run", type=Path, required=True, help="folder of the whole proof")
     parser.add_argument("--rows", type=names, default=tuple(ROWS), help=f"of {', '.join(ROWS)}")
@@ -73,7 +90,26 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("overrides", nargs="*", help="key=value or ROW.key=value")
     two = _common(commands.add_parser("evaluate", help="closed-loop drives of finished checkpoints"), evaluate)
     _drive_options(two)
+    three = _common(commands.add_parser("frames", help="finished checkpoints on held-out frames"), frames)
+    _frame_options(three)
+    four = _common(commands.add_parser("report", help="figures, plots and tables of all that was measured"), report)
+    four.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of distill.json")
+    four.add_argument("--docs", type=Path, default=Path("docs"), help="folder of distillation.md and images/")
     return top
+
+
+def _frame_options(three: argparse.ArgumentParser) -> None:
+    three.add_argument("--data", type=Path, required=True, help="folder of held-out shards, complete")
+    three.add_argument("--device", default="cuda:0")
+    three.add_argument("--dtype", default="auto")
+    three.add_argument("--minutes", type=float, default=0.0, help="0: until all is measured")
+    three.add_argument("--once", action="store_true", help="measure what is finished now, wait for nothing")
+    three.add_argument("--frames", type=int, default=0, help="at most so many held-out frames; 0: all")
+    three.add_argument("--sweep-frames", type=int, default=512, help="for the sweeps over decoding settings")
+    three.add_argument("--fork-frames", type=int, default=256)
+    three.add_argument("--fork-draws", type=int, default=16)
+    three.add_argument("--overlap-frames", type=int, default=512)
+    three.add_argument("--batch", type=int, default=0, help="answers decoded together; 0: by device")
 
 
 def _drive_options(two: argparse.ArgumentParser) -> None:

@@ -19,7 +19,8 @@ from pathlib import Path
 from training.proof.rows import ORDER, ROWS, Decoding, Run, trained
 from training.proof.train import claim
 from wamdiff2_core.errors import ConfigError, DataError
-from wamdiff2_sim.evaluate import EXPERT, TOWNS, Job, read_rows, run, score_of
+from wamdiff2_sim.evaluate import EXPERT, TOWNS, Job, read_rows, score_of
+from wamdiff2_sim.evaluate import run as make_drive
 
 FILE = Path("eval") / "drives.jsonl"
 SINGLE_THREADED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LP_NUM_THREADS")
@@ -104,7 +105,7 @@ class Pool:
         return len(self._busy)
 
     def submit(self, slot: int, drive: Drive) -> None:
-        self._busy[self._slots[slot].submit(run, drive.job)] = (slot, drive, time.monotonic())
+        self._busy[self._slots[slot].submit(make_drive, drive.job)] = (slot, drive, time.monotonic())
 
     def finished(self, timeout_s: float) -> list[dict]:
         """Rows of the drives that ended within `timeout_s`; as soon as there is one."""
@@ -213,7 +214,8 @@ class Evaluation:
 
     def _look(self) -> None:
         """Add the drives of checkpoints that were finished since the last look."""
-        new = [run for run in self.expected if run not in self.known and (run.row == EXPERT or run.done(self.tour.root))]
+        unknown = [run for run in self.expected if run not in self.known]
+        new = [run for run in unknown if run.row == EXPERT or run.done(self.tour.root)]
         for run in new:
             self.known.add(run)
             every = drives_of(self.tour, run)

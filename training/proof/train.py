@@ -124,7 +124,7 @@ class Session:
         folder = run.folder(self.plan.root)
         try:
             facts = self._build(run) if run.row in RANDOM else self._train(run)
-        except Exception as error:  # any fault of one row must not end the others  # noqa: BLE001
+        except Exception as error:  # whatever is wrong with one row must not end the others
             text = "".join(traceback.format_exception(error))
             (folder / "FAILED").write_text(text)
             print(f"{text}=== FAILED {run.label}: {type(error).__name__}: {error}", flush=True)
