@@ -1,65 +1,88 @@
-"""What a run says about itself: log.csv, a progress bar where there is a terminal, one line a time where there is
-none.
+"""What a run says about itself: log.csv, evaluation.csv, TensorBoard, and a progress bar where there is a terminal,
+one line a time where there is none.
 """
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
-from wamdiff2_core.distill.data import Ring
+from wamdiff2_core.distill.board import Board, require_tensorboard
+from wamdiff2_core.distill.csv_file import GrowingCsv
 from wamdiff2_core.distill.recipe import Recipe
-from wamdiff2_core.distill.step import Losses
+from wamdiff2_core.distill.step import KINDS, Losses
 from wamdiff2_core.tasks import TASKS
 
 if TYPE_CHECKING:
-    from wamdiff2_core.distill.trainer import Clock
+    from wamdiff2_core.distill.optimise import Clock
+    from wamdiff2_core.distill.sources import Source
 
-KINDS = ("ar", "diffusion")
-COLUMNS = (
-    "step",
-    "seconds",
-    "progress",
-    "lr",
-    "loss",
-    *(f"{task}_{kind}" for task in TASKS for kind in KINDS),
-    "tokens_per_s",
-    "rows_per_s",
-    "frames",
-    "frames_seen",
-    "bad",
-    "memory_gb",
-)
+LOG, EVALUATION, BOARD = "log.csv", "evaluation.csv", "tensorboard"
+TOTAL, COUNT = " total", " count"  # of sums of a part
+PARTS = tuple(f"{task}_{kind}" for task in TASKS for kind in KINDS)  # those that plots and readers know
+
+
+class Totals:
+    """Sums of losses on the device, read once per interval. A part's mean is over its tokens, the loss's over steps."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self.steps = self._rows = 0
+
+    def add(self, losses: Losses) -> None:
+        """Take in a step without reading it."""
+        values = {"loss": losses.loss.detach(), "tokens": losses.tokens}
+        for task, shares in losses.shares.items():
+            for kind, share in shares.items():
+                values[f"{task}_{kind}{TOTAL}"] = share.total.detach().sum()
+                values[f"{task}_{kind}{COUNT}"] = share.count.detach().sum()
+            self._rows += max(share.total.numel() for share in shares.values())
+        for name, value in values.items():
+            if name in self._sums:
+                self._sums[name] += value
+            else:  # a copy: a captured step writes its next result into the same tensors
+                self._sums[name] = value.to(torch.float64, copy=True)
+        self.steps += 1
+
+    def take(self, reduce: Callable[[Tensor], Tensor]) -> dict[str, float]:
+        """Means since the last call, over all processes, and start anew. `reduce` sums a vector over processes."""
+        vector = torch.stack(list(self._sums.values()))
+        sums = reduce(torch.cat((vector, vector.new_tensor([self._rows])))).tolist()
+        values, steps = dict(zip([*self._sums, "rows"], sums, strict=True)), self.steps
+        self._sums, self.steps, self._rows = {}, 0, 0
+        means = {"loss": values["loss"] / steps, "tokens": values["tokens"], "rows": values["rows"]}
+        for name in [name.removesuffix(TOTAL) for name in values if name.endswith(TOTAL)]:
+            if values[name + COUNT] > 0:  # else none of the tokens of these steps were of this part
+                means[name] = values[name + TOTAL] / values[name + COUNT]
+        return means
 
 
 class TrainLog:
-    """Sums losses on the device and reads them once per interval."""
+    """The log of one sitting. rank: of this process; only 0 writes and speaks. reduce: sums over processes."""
 
-    def __init__(self, out: Path, recipe: Recipe) -> None:
-        out.mkdir(parents=True, exist_ok=True)
-        self.recipe, self.path = recipe, out / "log.csv"
-        self._sums: dict[str, Tensor] = {}
-        self._rows = self._steps = 0
+    def __init__(
+        self, out: Path, recipe: Recipe, rank: int = 0, reduce: Callable[[Tensor], Tensor] = lambda values: values
+    ) -> None:
+        self.recipe, self.out, self.path = recipe, out, out / LOG
+        self._speaks, self._reduce = rank == 0, reduce
+        self._totals = Totals()
         self._since = time.monotonic()
-        self._terminal = sys.stdout.isatty()
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>5.1f}%"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[said]}"),
-            console=Console(),
-            disable=not self._terminal,
-        )
+        self._terminal = self._speaks and sys.stdout.isatty()
+        self._bar = _progress_bar(self._terminal)
+        self._job: TaskID | None = None
+        self._csv, self._evaluations = GrowingCsv(self.path), GrowingCsv(out / EVALUATION)
+        self._board: Board | None = None
+        if recipe.tensorboard and self._speaks:
+            require_tensorboard()
 
     def __enter__(self) -> TrainLog:
         self._bar.start()
@@ -70,78 +93,95 @@ class TrainLog:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bar.stop()
+        if self._board is not None:
+            self._board.close()
 
-    def begin(self, step: int, ring: Ring) -> None:
-        """Start of a sitting. Lines of an earlier sitting behind the resumed step are dropped."""
-        kept = []
-        if self.path.exists():
-            with self.path.open(newline="") as file:
-                kept = [row for row in csv.DictReader(file) if int(row["step"]) <= step]
-        with self.path.open("w", newline="") as file:
-            writer = csv.DictWriter(file, COLUMNS)
-            writer.writeheader()
-            writer.writerows(kept)
-        self._say(
-            f"{self.recipe.name}: step {step}, {ring.filled} frames, {sum(ring.bad.values())} bad"
-            + (f" ({'; '.join(ring.bad_names[:5])})" if ring.bad_names else "")
-        )
+    def begin(self, step: int, source: Source) -> None:
+        """Start of a sitting. Lines and events of an earlier sitting behind the resumed step are dropped."""
+        if self._speaks:
+            self.out.mkdir(parents=True, exist_ok=True)
+            self._csv.begin(step)
+            self._evaluations.begin(step)
+            if self.recipe.tensorboard:
+                self._board = Board(self.out / BOARD, step)
+                self._board.text("recipe", _as_text(self.recipe))
+        bad = sum(source.bad.values())
+        named = f" ({'; '.join(source.bad_names[:5])})" if source.bad_names else ""
+        self._say(f"{self.recipe.name}: step {step}, {source.filled} frames, {bad} bad{named}")
         self._since = time.monotonic()
 
     def add(self, losses: Losses) -> None:
         """Add a step's losses without reading them."""
-        parts = {"loss": losses.loss, "tokens": losses.tokens}
-        for task, shares in losses.shares.items():
-            parts |= {f"{task}_{kind}": share.mean() for kind, share in shares.items()}
-            self._rows += self.recipe.frames_per_step
-        for name, value in parts.items():
-            self._sums[name] = self._sums.get(name, torch.zeros_like(value)) + value.detach()
-        self._steps += 1
+        self._totals.add(losses)
 
-    def write(self, clock: Clock, lr: float, ring: Ring) -> float:
-        """One line for the interval since the last; returns its mean loss (the last known is 0 for an empty
-        interval).
-        """
-        if not self._steps:
+    def write(self, clock: Clock, lr: float, source: Source) -> float:
+        """One line for the interval since the last; returns its mean loss (0 for an empty interval)."""
+        if not self._totals.steps:
             return 0.0
-        names = list(self._sums)
-        values = dict(zip(names, torch.stack([self._sums[name].float() for name in names]).tolist(), strict=True))
+        means = self._totals.take(self._reduce)
         took = max(1e-9, time.monotonic() - self._since)
-        row: dict[str, float | int] = {
-            name: round(value / self._steps, 5) for name, value in values.items() if name in COLUMNS
-        }
-        row |= {
-            "step": clock.step,
-            "seconds": round(clock.seconds, 1),
-            "progress": round(clock.progress, 4),
-            "lr": round(lr, 8),
-            "tokens_per_s": round(values["tokens"] / took),
-            "rows_per_s": round(self._rows / took, 1),
-            "frames": ring.filled,
-            "frames_seen": ring.seen,
-            "bad": sum(ring.bad.values()),
-            "memory_gb": _memory_gb(ring.device),
-        }
-        with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, COLUMNS).writerow(row)
-        self._progress(clock, row)
-        loss = values["loss"] / self._steps
-        self._sums, self._rows, self._steps, self._since = {}, 0, 0, time.monotonic()
-        return loss
+        self._since = time.monotonic()
+        if self._speaks:
+            self._keep(clock, lr, source, means, took)
+        return means["loss"]
 
-    def _progress(self, clock: Clock, row: dict[str, float | int]) -> None:
+    def _keep(self, clock: Clock, lr: float, source: Source, means: dict[str, float], took: float) -> None:
+        parts = {name: round(value, 5) for name, value in means.items() if name not in ("loss", "tokens", "rows")}
+        speed = {"tokens_per_s": round(means["tokens"] / took), "rows_per_s": round(means["rows"] / took, 1)}
+        data = {"frames": source.filled, "frames_seen": source.seen, "bad": sum(source.bad.values())}
+        memory = {"memory_gb": _memory_gb(source.device)}
+        loss = round(means["loss"], 5)
+        head = {"step": clock.step, "seconds": round(clock.seconds, 1), "progress": round(clock.progress, 4)}
+        self._csv.add({**head, "lr": round(lr, 10), "loss": loss, **parts, **speed, **data, **memory})
+        if self._board is not None:
+            self._board.add("loss", {"total": means["loss"], **parts}, clock.step)
+            self._board.add("rate", {"lr": lr, **speed}, clock.step)
+            self._board.add("data", data, clock.step)
+            self._board.add("machine", memory, clock.step)
+        self._progress(clock, loss, {**parts, **speed, **data})
+
+    def evaluation(self, clock: Clock, figures: Mapping[str, float]) -> None:
+        """Keep the figures of an evaluation at this step."""
+        if self._speaks:
+            head = {"step": clock.step, "seconds": round(clock.seconds, 1), "progress": round(clock.progress, 4)}
+            self._evaluations.add({**head, **{name: round(value, 6) for name, value in figures.items()}})
+            if self._board is not None:
+                self._board.add("evaluation", figures, clock.step)
+            shown = " ".join(f"{name}={value:.4g}" for name, value in figures.items())
+            self._say(f"[{clock.seconds:7.1f} s {100 * clock.progress:5.1f}%] step {clock.step} evaluation {shown}")
+        self._since = time.monotonic()  # the time that an evaluation takes is none of training's
+
+    def _progress(self, clock: Clock, loss: float, row: Mapping[str, float]) -> None:
         left = clock.seconds * (1.0 - clock.progress) / max(clock.progress, 1e-6)
-        parts = " ".join(f"{name}={row[name]:.3f}" for name in COLUMNS[5:11] if name in row)
+        parts = " ".join(f"{name}={row[name]:.3f}" for name in PARTS if name in row)
         said = (
-            f"step {row['step']} loss={row['loss']:.4f} {parts} "
-            f"{row['rows_per_s']:.0f} rows/s {row['tokens_per_s']} tok/s "
+            f"step {clock.step} loss={loss:.4f} {parts} {row['rows_per_s']:.0f} rows/s {row['tokens_per_s']} tok/s "
             f"frames {row['frames']} ETA {left / 60:.1f} min"
         )
-        self._bar.update(self._job, completed=clock.progress, said=said)
+        if self._job is not None:
+            self._bar.update(self._job, completed=clock.progress, said=said)
         self._say(f"[{clock.seconds:7.1f} s {100 * clock.progress:5.1f}%] {said}")
 
     def _say(self, text: str) -> None:
-        if not self._terminal:
+        if self._speaks and not self._terminal:
             print(text, flush=True)
+
+
+def _progress_bar(shown: bool) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>5.1f}%"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[said]}"),
+        console=Console(),
+        disable=not shown,
+    )
+
+
+def _as_text(recipe: Recipe) -> str:
+    """The recipe's fields, a line each, as Markdown."""
+    return "\n".join(f"    {name}: {value}" for name, value in vars(recipe).items())
 
 
 def _memory_gb(device: torch.device) -> float:
