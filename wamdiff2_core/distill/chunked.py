@@ -92,14 +92,13 @@ class _ChunkedLosses(torch.autograd.Function):
         device = tensors.hidden.device
         count = tensors.hidden.shape[0]
         entropy, distance = (torch.zeros(count, dtype=settings.wide, device=device) for _ in range(2))
-        with torch.autocast(device.type, enabled=False):
-            for at, _, logits, theirs in tensors.chunks(settings):
-                if tensors.weight is not None:
-                    loss = F.cross_entropy(wide(logits), tensors.classes(at)[:, 0], reduction="none")
-                    entropy[at] = loss * tensors.weight[at]
-                if theirs is not None and tensors.distance_weight is not None:
-                    value, _ = settings.divergence.value_and_gradient(logits, theirs, gradient=False)
-                    distance[at] = value * tensors.distance_weight[at]
+        for at, _, logits, theirs in tensors.chunks(settings):
+            if tensors.weight is not None:
+                loss = F.cross_entropy(wide(logits), tensors.classes(at)[:, 0], reduction="none")
+                entropy[at] = loss * tensors.weight[at]
+            if theirs is not None and tensors.distance_weight is not None:
+                value, _ = settings.divergence.value_and_gradient(logits, theirs, gradient=False)
+                distance[at] = value * tensors.distance_weight[at]
         return entropy, distance
 
     @staticmethod
@@ -113,7 +112,7 @@ class _ChunkedLosses(torch.autograd.Function):
         entropy, distance = _times(entropy, tensors.weight), _times(distance, tensors.distance_weight)
         if entropy is None and distance is None:
             return (None,) * 8
-        with torch.autocast(tensors.hidden.device.type, enabled=False):
+        with torch.autocast(tensors.hidden.device.type, enabled=False):  # products as in forward, wherever this runs
             head = tensors.head.to(settings.dtype)
             for at, hidden, logits, theirs in tensors.chunks(settings):
                 parts = []
