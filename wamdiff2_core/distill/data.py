@@ -4,25 +4,22 @@ goes on.
 
 from __future__ import annotations
 
-import multiprocessing
-import re
-import threading
 import time
-from collections import Counter, deque
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
-from queue import Empty, Full, Queue
 
 import torch
 from torch import Tensor
 
+from wamdiff2_core.distill.arrays import DataSpec, Frames, TaskArrays
 from wamdiff2_core.distill.augment import jitter, to_patches
+from wamdiff2_core.distill.feeder import Feeder, find_shards, tensor
 from wamdiff2_core.distill.layout import Rows
-from wamdiff2_core.distill.samples import DataSpec, Encoder, Frames, TaskArrays, read_shard
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.model.images import ImageFormat
 from wamdiff2_core.tasks import TASKS
+
+__all__ = ["Batch", "Feeder", "Ring", "find_shards", "wait_for"]
 
 _ROW_FIELDS = ("prompt", "positions", "prompt_length", "answer", "answer_length", "given", "rows")
 
@@ -44,6 +41,8 @@ class Ring:
         self.spec, self.capacity, self.device = spec, capacity, device
         self.form = ImageFormat.from_folder(spec.checkpoint)
         self.filled = self.seen = 0
+        self.surplus = self.surplus_shards = 0  # frames of the last shard, and shards, that found no room
+        self.drawable = torch.zeros((), device=device)  # `filled`, where the device reads it
         self.bad: Counter[str] = Counter()
         self.bad_names: list[str] = []
         self.generator = torch.Generator(device=device)
@@ -76,19 +75,22 @@ class Ring:
             size = min(frames.count - taken, self.capacity - start)
             source, target = slice(taken, taken + size), slice(start, start + size)
             for ring, images in zip(self.images, frames.images, strict=True):
-                ring[target].copy_(_tensor(images)[source], non_blocking=True)
+                ring[target].copy_(tensor(images)[source], non_blocking=True)
             for task, table in self.tables.items():
                 for name in _ROW_FIELDS:
-                    table[name][target].copy_(_tensor(getattr(frames.tasks[task], name))[source], non_blocking=True)
+                    table[name][target].copy_(tensor(getattr(frames.tasks[task], name))[source], non_blocking=True)
             taken += size
             self.seen += size
             self.filled = min(self.capacity, self.filled + size)
+        self.drawable.fill_(self.filled)
 
     def draw(self, count: int, strength: float) -> Batch:
         """`count` random frames with one row of each task; rows that a frame lacks have length 0 and carry no loss."""
         if not self.filled:
             raise DataError("no frames to draw from")
-        chosen = torch.randint(self.filled, (count,), device=self.device, generator=self.generator)
+        # Not randint(filled): a captured step draws again and again while the ring fills.
+        point = torch.rand(count, device=self.device, generator=self.generator)
+        chosen = (point * self.drawable).long().clamp(max=self.capacity - 1)
         rows = {task: self._rows(number, task, chosen) for number, task in enumerate(TASKS)}
         return Batch(self.patches(chosen, strength), rows)
 
@@ -129,141 +131,37 @@ class Ring:
         )
 
 
-class Feeder:
-    """Finds shards, decodes them in worker processes and hands them over in order; with `follow` it keeps looking
-    for new ones.
-
-    holdout: shards whose number is a multiple of it are left for evaluation (0: none).
-    """
-
-    def __init__(
-        self, folders: list[Path], spec: DataSpec, *, workers: int = 2, follow: bool = False, holdout: int = 0
-    ) -> None:
-        self.folders, self.spec, self.workers, self.follow, self.holdout = folders, spec, workers, follow, holdout
-        self._ready: Queue[Frames] = Queue(maxsize=8)
-        self._stop = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="shard feeder", daemon=True)
-
-    def start(self) -> Feeder:
-        self._thread.start()
-        return self
-
-    @property
-    def finished(self) -> bool:
-        """Nothing more will come."""
-        return not self._thread.is_alive() and self._ready.empty()
-
-    def poll(self, most: int = 2) -> list[Frames]:
-        """What is ready now, at most `most` shards. A worker's error is raised here."""
-        if self._error is not None:
-            raise DataError(f"reading shards failed: {self._error!r}") from self._error
-        found: list[Frames] = []
-        while len(found) < most:
-            try:
-                found.append(self._ready.get_nowait())
-            except Empty:
-                break
-        return found
-
-    def close(self) -> None:
-        self._stop.set()
-        self._thread.join(timeout=30)
-
-    def _run(self) -> None:
-        try:
-            if self.workers:
-                context = multiprocessing.get_context("spawn")
-                with ProcessPoolExecutor(
-                    self.workers, mp_context=context, initializer=_start_worker, initargs=(self.spec,)
-                ) as pool:
-                    self._feed(pool)
-            else:
-                self._feed(None)
-        except BaseException as error:  # handed to the training loop, which raises it  # noqa: BLE001
-            self._error = error
-
-    def _feed(self, pool: ProcessPoolExecutor | None) -> None:
-        encoder = None if pool else Encoder(self.spec)
-        known: set[Path] = set()
-        waiting: deque[Future[Frames]] = deque()
-        todo: deque[Path] = deque()
-        while not self._stop.is_set():
-            if not todo:
-                todo.extend(path for path in find_shards(self.folders, self.holdout) if path not in known)
-                known.update(todo)
-            if not todo and not waiting:
-                if not self.follow:
-                    return
-                self._stop.wait(0.5)
-                continue
-            if encoder is not None:
-                self._hand_over(read_shard(todo.popleft(), encoder))
-                continue
-            while pool is not None and todo and len(waiting) < 2 * self.workers:
-                waiting.append(pool.submit(_decode, str(todo.popleft())))
-            self._hand_over(waiting.popleft().result())
-
-    def _hand_over(self, frames: Frames) -> None:
-        pinned = _pinned(frames)
-        while not self._stop.is_set():
-            try:
-                self._ready.put(pinned, timeout=0.5)
-                return
-            except Full:
-                continue
-
-
-def find_shards(folders: list[Path], holdout: int = 0, held_out: bool = False) -> list[Path]:
-    """Finished shard folders in name order: those to train on, or (`held_out`) those kept for evaluation."""
-    found = sorted(path.parent for folder in folders for path in folder.glob("shard_*/samples.json"))
-    return [path for path in found if _is_held_out(path, holdout) == held_out]
-
-
-def _is_held_out(path: Path, holdout: int) -> bool:
-    digits = re.search(r"(\d+)$", path.name)
-    return bool(holdout) and digits is not None and int(digits[1]) % holdout == 0
-
-
 def wait_for(ring: Ring, feeder: Feeder, frames: int, timeout_s: float) -> None:
-    """Fill the ring with at least `frames` frames (or all there are). DataError when they do not come in time."""
+    """Fill the ring with at least `frames` frames (or all there are). DataError when they do not come in time.
+
+    From a feeder that does not follow, the ring is filled to the end, always with the same frames in the same places,
+    and the feeder is closed: nothing is written later. What finds no room is counted and said.
+    """
     end = time.monotonic() + timeout_s
-    while ring.filled < min(frames, ring.capacity):
-        for ready in feeder.poll():
-            ring.write(ready)
+    wanted = min(frames, ring.capacity) if feeder.follow else ring.capacity
+    while ring.filled < wanted:
+        for ready in feeder.poll(1):
+            ring.write(ready if feeder.follow else _fitting(ready, ring))
         if feeder.finished and not feeder.poll(0):
             break
         if time.monotonic() > end:
-            raise DataError(f"expected {frames} frames within {timeout_s:.0f} s, got {ring.filled}")
-        time.sleep(0.02)
+            raise DataError(f"expected {wanted} frames within {timeout_s:.0f} s, got {ring.filled}")
+        time.sleep(0.002)
     if not ring.filled:
         raise DataError(f"no usable frames in {', '.join(map(str, feeder.folders))}: {dict(ring.bad) or 'no shards'}")
+    if not feeder.follow and not feeder.finished:
+        feeder.close()
+        ring.surplus_shards = feeder.found - feeder.taken
+    if ring.surplus or ring.surplus_shards:
+        print(
+            f"the ring is full with {ring.filled} frames: {ring.surplus} frames of the last shard and "
+            f"{ring.surplus_shards} further shards are not used",
+            flush=True,
+        )
 
 
-def _tensor(array: object) -> Tensor:
-    return array if isinstance(array, Tensor) else torch.from_numpy(array)
-
-
-def _pinned(frames: Frames) -> Frames:
-    """Page-locked copies, so that the copy to the accelerator overlaps with its work."""
-    if not torch.cuda.is_available():
-        return frames
-    frames.images = [_tensor(images).pin_memory() for images in frames.images]
-    for arrays in frames.tasks.values():
-        for name in _ROW_FIELDS:
-            setattr(arrays, name, _tensor(getattr(arrays, name)).pin_memory())
-    return frames
-
-
-_encoder: Encoder | None = None
-
-
-def _start_worker(spec: DataSpec) -> None:
-    global _encoder
-    torch.set_num_threads(1)
-    _encoder = Encoder(spec)
-
-
-def _decode(folder: str) -> Frames:
-    assert _encoder is not None  # set by the pool's initializer
-    return read_shard(Path(folder), _encoder)
+def _fitting(frames: Frames, ring: Ring) -> Frames:
+    """Only as many frames as the ring has free places."""
+    room = ring.capacity - ring.filled
+    ring.surplus += max(0, frames.count - room)
+    return frames.first(room)

@@ -8,106 +8,33 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
-from collections import Counter
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+import cv2
 import numpy as np
 import torch
 from PIL import Image, UnidentifiedImageError
 
+from wamdiff2_core.distill.arrays import DataSpec, Frames, TaskArrays, Zeros
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.model.images import ImageFormat
 from wamdiff2_core.model.prompt import IMAGE, answer_ids, chat_prompt, human_text
 from wamdiff2_core.model.tokenizer import TextTokenizer
 from wamdiff2_core.model.tokens import mrope_positions
-from wamdiff2_core.scene import EgoState
+from wamdiff2_core.scene import Command, EgoState
 from wamdiff2_core.tasks import TASKS, ask, detect, plan
+from wamdiff2_core.tasks.navigation import parse_navigation
+
+__all__ = ["DataSpec", "Encoder", "Frames", "TaskArrays", "read_shard"]
 
 _EGO = re.compile(r"velocity (\S+) (\S+) acceleration (\S+) (\S+); (.*); plan", re.DOTALL)
 _ALLOWED = {"plan": plan.allowed, "detect": detect.allowed, "ask": ask.allowed}
-NAMES_KEPT = 5
-
-
-@dataclass(frozen=True)
-class DataSpec:
-    """What a training run reads: image sizes (width, height) in prompt order, and the room for each task.
-
-    prompts: rows kept of a frame for a task; of a plan they differ by noise on the ego state (the first is exact),
-    so that
-    the model does not lean on its own last motion. prompt_room, answer_room: tokens, multiples of 16.
-    """
-
-    checkpoint: str
-    sizes: tuple[tuple[int, int], ...] = ((320, 192), (160, 96), (160, 96))
-    prompts: dict[str, int] = field(default_factory=lambda: {"plan": 3, "detect": 1, "ask": 3})
-    prompt_room: dict[str, int] = field(default_factory=lambda: {"plan": 160, "detect": 112, "ask": 144})
-    answer_room: dict[str, int] = field(default_factory=lambda: {"plan": 96, "detect": 96, "ask": 32})
-    velocity_noise_mps: float = 0.3
-    acceleration_noise_mps2: float = 0.3
-    acceleration_drop: float = 0.3
-    seed: int = 0
-
-    def groups(self) -> list[tuple[int, int]]:
-        """The distinct image sizes, in order of first use: cameras of one size are encoded together."""
-        return list(dict.fromkeys(self.sizes))
-
-    def order(self) -> tuple[tuple[int, int], ...]:
-        """(group, place in the group) of each camera, in prompt order."""
-        groups = self.groups()
-        return tuple((groups.index(size), self.sizes[:camera].count(size)) for camera, size in enumerate(self.sizes))
-
-
-@dataclass
-class TaskArrays:
-    """n frames, K rows each: prompt (n, K, P) left-padded, positions (n, K, 3, P), answer (n, K, C), lengths (n,
-    K), rows (n,).
-    """
-
-    prompt: np.ndarray
-    positions: np.ndarray
-    prompt_length: np.ndarray
-    answer: np.ndarray
-    answer_length: np.ndarray
-    given: np.ndarray
-    rows: np.ndarray
-
-    @classmethod
-    def empty(cls, frames: int, count: int, prompt: int, answer: int) -> TaskArrays:
-        def zeros(*shape: int, dtype: type = np.int16) -> np.ndarray:
-            return np.zeros((frames, *shape), dtype)
-
-        return cls(
-            zeros(count, prompt),
-            zeros(count, 3, prompt),
-            zeros(count),
-            zeros(count, answer),
-            zeros(count),
-            zeros(count, answer, dtype=np.bool_),
-            zeros(),
-        )
-
-
-@dataclass
-class Frames:
-    """Decoded frames: images per size group (n, cameras, H, W, 3) uint8, rows per task, and what was not usable."""
-
-    images: list[np.ndarray]
-    tasks: dict[str, TaskArrays]
-    bad: Counter[str] = field(default_factory=Counter)
-    bad_names: list[str] = field(default_factory=list)
-
-    @property
-    def count(self) -> int:
-        return len(self.images[0])
-
-    def note(self, reason: str, name: str) -> None:
-        """Count something unusable and keep the first few names."""
-        self.bad[reason] += 1
-        if len(self.bad_names) < NAMES_KEPT:
-            self.bad_names.append(f"{name}: {reason}")
+DRIVE_ON = "drive on"  # an instruction that leaves open which way
+_AT_A_JUNCTION = (Command.LEFT, Command.RIGHT, Command.STRAIGHT)
+_JPEG_END = b"\xff\xd9"
 
 
 class _CachingTokenizer(TextTokenizer):
@@ -173,8 +100,11 @@ class Encoder:
         arrays.rows[frame] += 1
 
 
-def noisy_ego(text: str, spec: DataSpec, rng: np.random.Generator) -> str:
-    """The plan prompt with another draw of velocity and acceleration; texts of other prompts stay as they are."""
+def varied(text: str, spec: DataSpec, rng: np.random.Generator, last: bool) -> str:
+    """The plan prompt with another draw of velocity and acceleration; texts of other prompts stay as they are.
+
+    last: of the rows of its frame, the one that may say "drive on" (see DataSpec.fork_share).
+    """
     match = _EGO.fullmatch(text)
     if match is None:
         return text
@@ -182,11 +112,17 @@ def noisy_ego(text: str, spec: DataSpec, rng: np.random.Generator) -> str:
     vx = max(0.0, vx + rng.uniform(-1, 1) * spec.velocity_noise_mps) if abs(vx) > 0.05 else vx
     keep = rng.random() >= spec.acceleration_drop
     ax, ay = (value * keep + keep * rng.uniform(-1, 1) * spec.acceleration_noise_mps2 for value in (ax, ay))
-    return plan.prompt_text(EgoState((vx, vy), (ax, ay)), match[5])
+    instruction = match[5]
+    if last and parse_navigation(instruction) in _AT_A_JUNCTION and rng.random() < spec.fork_share:
+        instruction = DRIVE_ON
+    return plan.prompt_text(EgoState((vx, vy), (ax, ay)), instruction)
 
 
-def read_shard(folder: Path, encoder: Encoder) -> Frames:
-    """All usable frames of one shard folder (samples.json and its images); an unreadable shard has none, and a note."""
+def read_shard(folder: Path, encoder: Encoder, zeros: Zeros = np.zeros) -> Frames:
+    """All usable frames of one shard folder (samples.json and its images); an unreadable shard has none, and a note.
+
+    zeros: makes the arrays.
+    """
     spec = encoder.spec
     by_images: dict[tuple[str, ...], list[dict]] = {}
     frames = Frames([], {})
@@ -203,16 +139,16 @@ def read_shard(folder: Path, encoder: Encoder) -> Frames:
     groups = spec.groups()
     cameras = [spec.sizes.count(size) for size in groups]
     total = len(by_images)
-    frames.images = [np.zeros((total, n, h, w, 3), np.uint8) for (w, h), n in zip(groups, cameras, strict=True)]
+    frames.images = [zeros((total, n, h, w, 3), np.uint8) for (w, h), n in zip(groups, cameras, strict=True)]
     frames.tasks = {
-        task: TaskArrays.empty(total, spec.prompts[task], spec.prompt_room[task], spec.answer_room[task])
+        task: TaskArrays.empty(total, spec.prompts[task], spec.prompt_room[task], spec.answer_room[task], zeros)
         for task in TASKS
     }
     rng = np.random.default_rng([spec.seed, *folder.name.encode()])
     used = 0
     for paths, conversations in by_images.items():
         used += _read_frame(frames, used, folder, paths, conversations, encoder, rng)
-    return _cut(frames, used)
+    return frames.first(used)
 
 
 def _read_frame(
@@ -226,7 +162,9 @@ def _read_frame(
 ) -> bool:
     """Write one frame at index `at`; False (and a note) when its images or all of its conversations are unusable."""
     try:
-        images = [_image(folder / path, size) for path, size in zip(paths, encoder.spec.sizes, strict=True)]
+        images = [
+            _image(os.path.join(folder, path), size) for path, size in zip(paths, encoder.spec.sizes, strict=True)
+        ]
     except (DataError, ValueError) as error:
         frames.note(str(error) if isinstance(error, DataError) else f"{len(paths)} images", f"{folder.name}/{paths[0]}")
         return False
@@ -252,33 +190,38 @@ def _add(frames: Frames, at: int, sample: dict, encoder: Encoder, rng: np.random
     if arrays.rows[at] < arrays.prompt.shape[1]:
         encoder.row(arrays, at, task, human, answer)
     if task == "plan":
-        text = human.replace(IMAGE, "").strip()
-        while arrays.rows[at] < arrays.prompt.shape[1]:
-            encoder.row(
-                arrays, at, task, human_text(noisy_ego(text, encoder.spec, rng), len(encoder.image_tokens)), answer
-            )
+        text, rows = human.replace(IMAGE, "").strip(), arrays.prompt.shape[1]
+        while arrays.rows[at] < rows:
+            other = varied(text, encoder.spec, rng, last=int(arrays.rows[at]) == rows - 1)
+            encoder.row(arrays, at, task, human_text(other, len(encoder.image_tokens)), answer)
 
 
-def _image(path: Path, size: tuple[int, int]) -> np.ndarray:
-    """(H, W, 3) uint8 of exactly this size (width, height)."""
+def _image(path: str, size: tuple[int, int]) -> np.ndarray:
+    """(H, W, 3) uint8 RGB of exactly this size (width, height)."""
     try:
-        with Image.open(io.BytesIO(path.read_bytes())) as image:
-            pixels = np.asarray(image.convert("RGB"))
-    except (OSError, UnidentifiedImageError) as error:
+        with open(path, "rb") as file:
+            data = file.read()
+        # OpenCV takes half the time for the same pixels, but would fill up a JPEG that was cut off with grey.
+        pixels = _opencv(data) if data.endswith(_JPEG_END) else _pillow(data)
+    except (OSError, UnidentifiedImageError, cv2.error) as error:
         raise DataError(f"unreadable image ({type(error).__name__})") from error
     if pixels.shape != (size[1], size[0], 3):
         raise DataError(f"image of {pixels.shape[1]} x {pixels.shape[0]}, expected {size[0]} x {size[1]}")
     return pixels
 
 
+def _opencv(data: bytes) -> np.ndarray:
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    if pixels is None:
+        raise UnidentifiedImageError("not an image")
+    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+
+
+def _pillow(data: bytes) -> np.ndarray:
+    with Image.open(io.BytesIO(data)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
 def _name(sample: object) -> str:
     return str(sample.get("id", "?")) if isinstance(sample, dict) else repr(sample)[:40]
-
-
-def _cut(frames: Frames, used: int) -> Frames:
-    """Only the first `used` frames."""
-    frames.images = [images[:used] for images in frames.images]
-    for arrays in frames.tasks.values():
-        for name in vars(arrays):
-            setattr(arrays, name, getattr(arrays, name)[:used])
-    return frames
