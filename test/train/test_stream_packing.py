@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from micro import micro_config
 from stream_files import as_kind, mixed_file, picture, talk, write
 from transformers import Qwen3VLForConditionalGeneration
 
-from micro import micro_config
 from wamdiff2_core.distill.forward import Pass, hidden_states, taken
 from wamdiff2_core.distill.layout import Layout
 from wamdiff2_core.distill.stream.conversations import Conversations
