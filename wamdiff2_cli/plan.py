@@ -28,6 +28,9 @@ def run(
     block_size: Annotated[int, typer.Option(min=1, help="Tokens decoded together; 1: autoregressive")] = 32,
     steps: Annotated[int, typer.Option(min=1, help="Most denoising steps per block")] = 8,
     threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Probability from which a token is taken")] = 0.9,
+    candidates: Annotated[int, typer.Option(min=0, help="Also draw so many plans at random")] = 0,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Of these draws; 0: none is random")] = 1.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of these draws; default: others each time")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, ...")] = "float32",
     rig: Annotated[Path | None, typer.Option(help="Camera rig file, to draw the path; default: the demo's")] = None,
@@ -45,8 +48,11 @@ def run(
     pictures = {name: read_image(path) for name, path in zip(_cameras(driver, len(images)), images)}
     scene = Scene(pictures, instruction, EgoState((speed, 0.0)), question)
     results = driver.answer(scene, ("plan", "detect", "ask") if question else ("plan", "detect"))
-    _draw(scene, results, rig, out)
-    plain = {task: _plain(result) for task, result in results.items()} | {"picture": str(out)}
+    drawn = driver.plan_candidates(scene, candidates, temperature, seed) if candidates else []
+    _draw(scene, results, drawn, rig, out)
+    plain: dict = {task: _plain(result) for task, result in results.items()} | {"picture": str(out)}
+    if candidates:
+        plain["candidates"] = [_plain(result) for result in drawn]
     if as_json:
         print(json.dumps(plain, indent=2))
     else:
@@ -87,6 +93,12 @@ def _tell(plain: dict, console: Console) -> None:
         console.print("in    x m ahead   y m left   confidence")
         for k, ((x, y), confidence) in enumerate(zip(plan["points_m"], plan["confidence"])):
             console.print(f"{0.5 * (k + 1):.1f} s {x:10.2f} {y:10.2f} {confidence:12.2f}", highlight=False)
+    for candidate in plain.get("candidates", ()):
+        end = candidate.get("points_m", [None])[-1]
+        told = (
+            f"none ({candidate['failure']})" if end is None else f"{end[0]:.2f} m ahead, {end[1]:.2f} m left after 4 s"
+        )
+        console.print(f"candidate: {told}", highlight=False)
     found = plain["detect"]
     labels = [box["label"] for box in found.get("boxes", [])]
     told = f"unknown ({found['failure']})" if "failure" in found else ", ".join(labels) or "nothing there"
@@ -96,11 +108,11 @@ def _tell(plain: dict, console: Console) -> None:
     console.print(f"{plan['forwards']} forwards, {plan['ms']:.0f} ms; wrote {plain['picture']}", highlight=False)
 
 
-def _draw(scene: Scene, results: dict, rig: Path | None, out: Path) -> None:
-    """The first picture with path and boxes; its camera is taken from the rig, scaled to the picture."""
+def _draw(scene: Scene, results: dict, candidates: list, rig: Path | None, out: Path) -> None:
+    """The first picture with path, candidates and boxes; its camera is taken from the rig, scaled to the picture."""
     import cv2
 
-    from wamdiff2_core.overlay import overlay
+    from wamdiff2_core.overlay import EXPERT_COLOUR, draw_path, overlay
     from wamdiff2_core.rig import load_rig
     from wamdiff2_core.scene import Detections, Plan
     from wamdiff2_ros.graph import share_folder
@@ -113,6 +125,10 @@ def _draw(scene: Scene, results: dict, rig: Path | None, out: Path) -> None:
     plan, found = results["plan"], results["detect"]
     points = plan.points if isinstance(plan, Plan) else None
     boxes = found.boxes if isinstance(found, Detections) else ()
+    picture = picture.copy()
+    for candidate in candidates:
+        if isinstance(candidate, Plan):
+            draw_path(picture, candidate.points, camera, EXPERT_COLOUR, width_m=0.3)
     drawn = overlay(picture, camera, points, boxes, (scene.instruction,))
     out.parent.mkdir(parents=True, exist_ok=True)
     if not cv2.imwrite(str(out), drawn[..., ::-1]):

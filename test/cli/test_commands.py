@@ -62,6 +62,18 @@ def test_plan_draws_and_tells(micro: Path, shards: Path, tmp_path: Path) -> None
     told = json.loads(result.stdout)
     assert result.exit_code == (2 if "failure" in told["plan"] else 0)
     assert told["plan"]["forwards"] > 0 and (tmp_path / "plan.jpg").is_file()
+    assert "candidates" not in told
+    options += ("--candidates", 3, "--temperature", 3.0, "--seed", 1)
+    texts = [
+        [
+            candidate["text"]
+            for candidate in json.loads(
+                CliRunner().invoke(app, ["plan", *map(str, (*pictures, *options))], catch_exceptions=False).stdout
+            )["candidates"]
+        ]
+        for _ in range(2)
+    ]
+    assert texts[0] == texts[1] and len(set(texts[0])) == 3
     error = refused("plan", pictures[0], *options)
     assert "expected 3 pictures in this order: cam_front cam_front_left cam_front_right; got 1" in str(error)
 
