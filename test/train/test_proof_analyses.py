@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -42,10 +41,8 @@ def test_exposure_curve_is_over_frames_that_both_planned():
     truth = np.zeros((8, 2)).tolist()
 
     def rows(*lengths):
-        return [
-            {"frame": f"f{k}", "plan": {"points": None if x is None else [[x * (w + 1), 0.0] for w in range(8)], "truth": truth}}
-            for k, x in enumerate(lengths)
-        ]
+        plans = [None if x is None else [[x * (w + 1), 0.0] for w in range(8)] for x in lengths]
+        return [{"frame": f"f{k}", "plan": {"points": points, "truth": truth}} for k, points in enumerate(plans)]
 
     found = curve({0: plan_errors(rows(1.0, 3.0, None))}, {0: plan_errors(rows(0.5, 2.5, 9.0))})
     assert found["frames"] == 2
@@ -56,7 +53,8 @@ def test_exposure_curve_is_over_frames_that_both_planned():
 
 
 def test_the_front_holds_what_nothing_beats():
-    points = [{"forwards_per_plan": f, "ade_m": a} for f, a in ((4, 1.0), (2, 2.0), (3, 2.5), (8, 0.9), (9, 0.9), (1, None))]
+    pairs = ((4, 1.0), (2, 2.0), (3, 2.5), (8, 0.9), (9, 0.9), (1, None))
+    points = [{"forwards_per_plan": forwards, "ade_m": ade} for forwards, ade in pairs]
     assert [(p["forwards_per_plan"], p["ade_m"]) for p in front(points)] == [(2, 2.0), (4, 1.0), (8, 0.9)]
     sweep = [{"block_size": 8, "steps": s, "ade_m": a} for s, a in ((1, 2.0), (2, 1.01), (4, 1.0), (8, 1.0))]
     assert steps_needed(sweep)[8]["steps"] == 2 and steps_needed(sweep, 0.0)[8]["steps"] == 4
@@ -80,7 +78,8 @@ def test_fork_figures():
 
 def test_forks_are_frames_shortly_before_a_junction():
     def frame(instruction, speed=6.0):
-        return Frame(instruction, (Path("a.jpg"),), EgoState((speed, 0.0)), instruction, np.zeros((8, 2)), (), (("q", "a"),))
+        asked = (("q", "a"),)
+        return Frame(instruction, (), EgoState((speed, 0.0)), instruction, np.zeros((8, 2)), (), asked)
 
     frames = [frame(text) for text in ("turn left in 20 m", "go straight in 40 m", "turn right now", "follow the road")]
     found = at_forks([*frames, frame("turn right in 10 m", speed=0.0)])

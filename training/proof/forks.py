@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from wamdiff2_core.distill.samples import DRIVE_ON
 from wamdiff2_core.evaluate.frames import Frame
 from wamdiff2_core.scene import Command
 from wamdiff2_core.tasks.navigation import parse_navigation
 
-OPEN_INSTRUCTION = "drive on"
 NEAR_M = 25.0  # a junction that begins within this distance; one that we are inside is decided already
 LINK_M = 3.0
 _AHEAD = re.compile(r" in (\d+) m$")
@@ -31,7 +31,7 @@ def at_forks(frames: Sequence[Frame], near_m: float = NEAR_M, slowest_mps: float
         if parse_navigation(frame.instruction) in (None, Command.FOLLOW) or ahead is None:
             continue
         if float(ahead[1]) <= near_m and frame.ego.velocity[0] >= slowest_mps:
-            found.append(replace(frame, instruction=OPEN_INSTRUCTION, questions=()))
+            found.append(replace(frame, instruction=DRIVE_ON, questions=()))
     return found
 
 

@@ -176,16 +176,14 @@ class Watch:
         root = self.look.root
         out = root / OVERLAP / f"{unit.row}_seed{unit.seed}.json"
         if not out.is_file():
-            paths = {
-                name: (run_of(name, unit.seed).checkpoint(root), size) for name, size in OVERLAP_TEACHERS.items()
-            }
+            paths = {name: (run_of(name, unit.seed).checkpoint(root), size) for name, size in OVERLAP_TEACHERS.items()}
             out.parent.mkdir(parents=True, exist_ok=True)
             mark(out, json.dumps(overlaps(Run(unit.row, unit.seed).checkpoint(root), paths, self._ring)))
         return True
 
     @property
     def _dtype(self) -> str:
-        """"auto" of a GPU is bfloat16; said by name, since the rows' files keep it."""
+        """What "auto" means on this device; said by name, since the rows' files keep it."""
         on_gpu = self.look.device.startswith("cuda")
         return self.look.dtype if self.look.dtype != "auto" else "bfloat16" if on_gpu else "float32"
 
