@@ -100,9 +100,8 @@ def hidden_states(model: nn.Module, packed: Packed, visual: Visual | None, how: 
     deep: list[Tensor] = []
     if visual is not None:
         is_image = (packed.image_at >= 0)[..., None]
-        slot = packed.image_at.clamp(min=0)
-        hidden = torch.where(is_image, visual.merged[slot].to(hidden.dtype), hidden)
-        deep = [torch.where(is_image, level[slot], 0.0) for level in visual.deepstack]
+        hidden = torch.where(is_image, placed(visual.merged, packed.image_at).to(hidden.dtype), hidden)
+        deep = [placed(level, packed.image_at) for level in visual.deepstack]
     hidden = hidden.float()
     cos, sin = (part.float()[:, :, None] for part in text.rotary_emb(hidden, packed.positions))
     mask = prepared(packed.mask, how.cast)
@@ -116,6 +115,15 @@ def hidden_states(model: nn.Module, packed: Packed, visual: Visual | None, how: 
     return _normed(text.norm, hidden)
 
 
+def placed(table: Tensor, at: Tensor) -> Tensor:
+    """(S, L, H): rows `at` (S, L) of a table (M, H), zeros where `at` is -1.
+
+    As an embedding with a padding row: indexing's gradient would add up all text tokens of a batch one after the other.
+    """
+    count = table.shape[0]
+    return F.embedding(torch.where(at < 0, count, at), F.pad(table, (0, 0, 0, 1)), padding_idx=count)
+
+
 def taken(hidden: Tensor, at: Tensor) -> Tensor:
     """(R, C, H): rows of hidden (S, L, H) at flat places `at` (R, C)."""
-    return hidden.flatten(0, 1)[at]
+    return hidden.flatten(0, 1).index_select(0, at.flatten()).unflatten(0, at.shape)

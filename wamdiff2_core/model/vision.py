@@ -6,7 +6,7 @@ than the arithmetic. Differentiable: training uses it too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -64,8 +64,17 @@ def encode_images(visual: Any, pixel_values: Tensor, grid_thw: Tensor | Sequence
     return ImageFeatures(joined[0], joined[1:])
 
 
-def encode_batch(visual: Any, batch: Tensor, grid: Grid) -> Tensor:
-    """Features (1 + L, G, m, H) of G images (G, n, C * T * P * P) with the same grid."""
+def vision_block(block: Any, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """One layer of the encoder on rows of patches, hidden (G, n, width)."""
+    hidden = hidden + _attention(block.attn, block.norm1(hidden), cos, sin)
+    return hidden + block.mlp(block.norm2(hidden))
+
+
+def encode_batch(visual: Any, batch: Tensor, grid: Grid, layer: Callable[..., Tensor] = vision_block) -> Tensor:
+    """Features (1 + L, G, m, H) of G images (G, n, C * T * P * P) with the same grid.
+
+    layer: `vision_block`, or something that ends in it (compiled, sharded).
+    """
     t, h, w = grid
     proj = visual.patch_embed.proj
     weight = proj.weight.flatten(1)
@@ -80,8 +89,7 @@ def encode_batch(visual: Any, batch: Tensor, grid: Grid) -> Tensor:
     deepstack: dict[int, Tensor] = {}
     indexes = list(visual.deepstack_visual_indexes)
     for number, block in enumerate(visual.blocks):
-        hidden = hidden + _attention(block.attn, block.norm1(hidden), cos, sin)
-        hidden = hidden + block.mlp(block.norm2(hidden))
+        hidden = layer(block, hidden, cos, sin)
         if number in indexes:
             slot = indexes.index(number)
             deepstack[slot] = visual.deepstack_merger_list[slot](hidden.reshape(-1, width))
