@@ -28,17 +28,19 @@ def drive(row, seed, town, route, completion, red=0, **more):
     return base | more
 
 
-def measured(setting, shift, rng):
+def measured(setting, shift):
     """Rows whose plans are off by `shift` m at every waypoint, every second answer right."""
     rows = []
     for k in range(FRAMES):
         truth = np.cumsum(np.full((8, 2), [3.0, 0.0]), axis=0)
         points = truth + [0.0, shift]
-        plan = {"points": points.tolist(), "truth": truth.tolist(), "failure": None, "forwards": setting.steps, "tokens": 80}
+        made = {"failure": None, "forwards": setting.steps, "tokens": 80}
+        plan = {"points": points.tolist(), "truth": truth.tolist(), **made}
         box = ["car", [100, 100, 200 + k, 300]]
         boxes = {"boxes": [[*box, 0.9]], "truth": [box], "failure": None, "forwards": 2}
-        answer = {"question": "how many cars are there?", "answer": str(k % 2), "truth": "0", "failure": None, "forwards": 3}
-        rows.append({"block_size": setting.block_size, "frame": f"f{k}", "plan": plan, "detect": boxes, "ask": [answer]})
+        asked = {"question": "how many cars are there?", "answer": str(k % 2), "truth": "0"}
+        answers = [{**asked, "failure": None, "forwards": 3}]
+        rows.append({"block_size": setting.block_size, "frame": f"f{k}", "plan": plan, "detect": boxes, "ask": answers})
     return Measured(setting, {}, rows)
 
 
@@ -46,33 +48,35 @@ def keep(root, row, seed, part, ones):
     rows = ones[0].rows
     truths = [{"frame": r["frame"], "plan": r["plan"]["truth"], "boxes": r["detect"]["truth"],
                "ask": [[a["question"], a["truth"]] for a in r["ask"]]} for r in rows]  # fmt: skip
-    store = FrameStore.open(store_of(root, row, seed, part), {"weights": row, "frames": "x", "dtype": "float32"}, truths)
+    head = {"weights": row, "frames": "x", "dtype": "float32"}
+    store = FrameStore.open(store_of(root, row, seed, part), head, truths)
     for one in ones:
         store.add(one)
 
 
 @pytest.fixture
 def root(tmp_path):
-    rng = np.random.default_rng(0)
     lines = []
     for row, shift in (("ar", 0.2), ("direct", 1.0), ("stage1", 0.4), ("stage3", 0.1)):
         for seed in (0, 1):
             lines += [drive(row, seed, "Town01", k, 1.0, red=int(row == "direct")) for k in (1000, 1001)]
             main = Setting(1, 1, 0.9) if row == "ar" else Setting(32, 3, 0.6)
-            keep(tmp_path, row, seed, "main", [measured(main, shift + 0.01 * seed, rng)])
+            keep(tmp_path, row, seed, "main", [measured(main, shift + 0.01 * seed)])
             (tmp_path / row / f"seed{seed}").mkdir(parents=True)
             (tmp_path / row / f"seed{seed}" / "DONE").write_text('{"steps": 5}')
-    lines += [{**drive("stage1", 0, "Town02", 1000, 0.0), "error": "DataError: no map"}, drive("stage1", 0, "Town03", 1000, 0.5)]
+    lines.append({**drive("stage1", 0, "Town02", 1000, 0.0), "error": "DataError: no map"})
+    lines.append(drive("stage1", 0, "Town03", 1000, 0.5))
     lines.append(drive("expert", 0, "Town01", 1000, 1.0))
     (tmp_path / FILE).parent.mkdir(exist_ok=True)
     (tmp_path / FILE).write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"cut')
-    sweep = [Setting(32, s, t, scaffold=on) for s, t in ((1, 0.9), (4, 0.9), (8, 0.9), (3, 0.6)) for on in (True, False)]
-    keep(tmp_path, "stage3", 0, "steps", [measured(one, 1.0 / one.steps + 0.3 * (not one.scaffold), rng) for one in
+    pairs = ((1, 0.9), (4, 0.9), (8, 0.9), (3, 0.6))
+    sweep = [Setting(32, steps, threshold, scaffold=on) for steps, threshold in pairs for on in (True, False)]
+    keep(tmp_path, "stage3", 0, "steps", [measured(one, 1.0 / one.steps + 0.3 * (not one.scaffold)) for one in
                                           [*sweep, Setting(1, 1)]])  # fmt: skip
     for row, factor in (("stage1", 1.0), ("same", 1.3)):
         grid = [Setting(b, s) for b in (4, 8, 16, 32) for s in (1, 2, 4)]
-        keep(tmp_path, row, 0, "blocks", [measured(one, factor / one.steps, rng) for one in grid])
-    draws = [measured(Setting(32, 16, temperature=1.0, seed=k), 10.0 * (k % 2), rng) for k in range(4)]
+        keep(tmp_path, row, 0, "blocks", [measured(one, factor / one.steps) for one in grid])
+    draws = [measured(Setting(32, 16, temperature=1.0, seed=k), 10.0 * (k % 2)) for k in range(4)]
     keep(tmp_path, "stage3", 0, "forks", draws)
     (tmp_path / "eval/overlap").mkdir()
     for seed, share in ((0, 0.5), (1, 0.6)):
@@ -113,7 +117,8 @@ def test_the_report_fills_the_page_and_draws(root, tmp_path, capsys):
     assert "| AR | 100.0 ± 0.0 |" in text and "not measured" in text  # stage 2
     again = write(root, tmp_path / "out", docs, ROWS, (0, 1))
     assert (docs / "distillation.md").read_text() == text
-    assert json.loads((tmp_path / "out/distill.json").read_text())["rows"]["ar"]["ade_m"]["mean"] == pytest.approx(0.205)
+    kept = json.loads((tmp_path / "out/distill.json").read_text())
+    assert kept["rows"]["ar"]["ade_m"]["mean"] == pytest.approx(0.205)
     assert sorted(path.name for path in (docs / "images").iterdir()) == [
         f"distill_{name}.png" for name in ("blocks", "exposure", "forks", "stages", "steps")]  # fmt: skip
     with pytest.raises(DataError):

@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
 
 from wamdiff2_core.scene import PLAN_STEP_S
 
@@ -20,6 +21,7 @@ NAMES = {
 }  # fmt: skip
 COLOURS = {"ar": INK, "direct": RED, "stage1": "#9db8ea", "stage2": "#6790e3", "stage3": BLUE,
            "kl": ORANGE, "ar_teacher": GREEN}  # fmt: skip
+SIZES = {"o": 16, "*": 70}
 MISSING = "not measured"
 
 
@@ -86,19 +88,21 @@ def steps(results: dict) -> Figure:
         points = [p for p in found["points"] if p["scaffold"] == scaffold and p["ade_m"] is not None]
         for block, marker in ((32, "o"), (1, "*")):
             mine = [p for p in points if p["block_size"] == block]
-            axes[0].scatter([p["forwards_per_plan"] for p in mine], [p["ade_m"] for p in mine], s=70 if block == 1 else 16,
-                            marker=marker, color=colour, alpha=0.8, label=f"{label}, B = {block}")  # fmt: skip
+            look = {"s": SIZES[marker], "marker": marker, "color": colour, "alpha": 0.8}
+            axes[0].scatter([p["forwards_per_plan"] for p in mine], [p["ade_m"] for p in mine], **look,
+                            label=f"{label}, B = {block}")  # fmt: skip
     axes[0].plot([p["forwards_per_plan"] for p in found["front"]], [p["ade_m"] for p in found["front"]], "-",
                  color=BLUE, linewidth=1, label="front")  # fmt: skip
     axes[0].set_xlabel("forwards per plan")
     axes[0].set_ylabel("ADE, m")
-    axes[0].set_xscale("log")
+    _doubling(axes[0])
     axes[0].legend(frameon=False, fontsize=8)
     asked = [p for p in found["points"] if p["answers_correct"] is not None and p["scaffold"]]
     for block, marker in ((32, "o"), (1, "*")):
         mine = [p for p in asked if p["block_size"] == block]
-        axes[1].scatter([p["forwards_per_answer"] for p in mine], [100 * p["answers_correct"] for p in mine],
-                        s=70 if block == 1 else 16, marker=marker, color=GREEN, label=f"free-text answers, B = {block}")  # fmt: skip
+        shares = [100.0 * p["answers_correct"] for p in mine]
+        axes[1].scatter([p["forwards_per_answer"] for p in mine], shares, s=SIZES[marker], marker=marker, color=GREEN,
+                        label=f"free-text answers, B = {block}")  # fmt: skip
     axes[1].set_xlabel("forwards per answer")
     axes[1].set_ylabel("right answers, %")
     axes[1].legend(frameon=False, fontsize=8)
@@ -117,7 +121,7 @@ def forks(results: dict) -> Figure:
 
 def blocks(results: dict) -> Figure:
     """ADE against steps at every block size: "next" + causal beside "same" + block-causal."""
-    figure, axes = _figure(10.5, 3.2, 4)
+    figure, axes = _figure(10.5, 3.2, 4, same_y=True)
     rows = {"stage1": ("next, causal", BLUE), "same": ("same, block-causal", ORANGE)}
     if not any(results["blocks"].get(row) for row in rows):
         return _nothing(figure, axes)
@@ -130,7 +134,7 @@ def blocks(results: dict) -> Figure:
             ax.plot([p["steps"] for p in points], [p["ade_m"] for p in points], "o-", color=colour,
                     label=label if points else f"{label}: {MISSING}")  # fmt: skip
         ax.set_title(f"B = {block}", fontsize=10, color=INK)
-        ax.set_xscale("log", base=2)
+        _doubling(ax)
         ax.set_xlabel("steps per block")
     axes[0].set_ylabel("ADE, m")
     axes[0].legend(frameon=False, fontsize=8)
@@ -152,16 +156,22 @@ def _bars(ax: Any, values: dict[str, dict | None], scale: float) -> None:
     ax.set_xlim(-0.6, len(values) - 0.4)
 
 
+def _doubling(ax: Any) -> None:
+    """A logarithmic x axis with plain numbers on it."""
+    ax.set_xscale("log", base=2)
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+
+
 def _nothing(figure: Figure, axes: Sequence[Any]) -> Figure:
     for ax in axes:
         ax.text(0.5, 0.5, MISSING, ha="center", color=RED, transform=ax.transAxes)
     return figure
 
 
-def _figure(width: float, height: float, panels: int) -> tuple[Figure, Sequence[Any]]:
+def _figure(width: float, height: float, panels: int, same_y: bool = False) -> tuple[Figure, Sequence[Any]]:
     figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(1, panels)
+    axes = figure.subplots(1, panels, sharey=same_y)
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
     return figure, axes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from training.proof.plots import MISSING, NAMES
 from wamdiff2_core.evaluate.tables import markdown
@@ -152,7 +153,7 @@ def blocks_table(results: dict) -> str:
 
 ALL = ("ar", "direct", "stage1", "stage2", "stage3", "kl", "ar_teacher", "same")
 TABLES: dict[str, Callable[[dict], str]] = {
-    **{name: (lambda results, rows=rows: rows_table(results, rows)) for name, rows in QUESTIONS.items()},
+    **{name: partial(rows_table, rows=rows) for name, rows in QUESTIONS.items()},
     "drives": lambda results: drives_table(results, (*ALL, "teacher_ar", "teacher_blocks")),
     "against": lambda results: against_table(results, ALL[1:]),
     "overlap": overlap_table,

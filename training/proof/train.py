@@ -26,7 +26,7 @@ from wamdiff2_core.distill.recipe import Recipe, load_recipe
 from wamdiff2_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from wamdiff2_core.distill.sources import RingSource
+    from wamdiff2_core.distill.sources import Source
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 POLL_S = 1.0
@@ -80,7 +80,7 @@ class Session:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.source: RingSource | None = None
+        self.source: Source | None = None
         self.told: set[str] = set()
 
     def run(self) -> int:
