@@ -51,9 +51,7 @@ def test_resume_gives_the_same_losses(micro_folder, shard_root, tmp_path):
     for steps in (2, 4, 6):  # cut off twice
         run_recipe(recipe("parts", steps))
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole") and len(losses(tmp_path / "whole")) == 6
-    whole, parts = (
-        checkpoint.load_state(tmp_path / name / "state.pt", torch.device("cpu")) for name in ("whole", "parts")
-    )
+    whole, parts = (checkpoint.load_state(tmp_path / name / "state.pt") for name in ("whole", "parts"))
     assert all(torch.equal(value, parts["averages"][name]) for name, value in whole["averages"].items())
     assert load_model(tmp_path / "whole" / "checkpoint").prediction == "next"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,9 +20,14 @@ class Conversations(Protocol):
     given (R, C) scaffold positions, never trained.
     """
 
-    answer: Tensor
-    answer_length: Tensor
-    given: Tensor
+    @property
+    def answer(self) -> Tensor: ...
+
+    @property
+    def answer_length(self) -> Tensor: ...
+
+    @property
+    def given(self) -> Tensor: ...
 
     def live_length(self, block: Tensor) -> Tensor: ...
 
@@ -33,7 +38,10 @@ class TrainBatch(Protocol):
     """Images and the conversations about them, by task."""
 
     @property
-    def parts(self) -> dict[str, Conversations]: ...
+    def parts(self) -> Mapping[str, Conversations]: ...
+
+    @property
+    def pictures(self) -> int: ...
 
     def encoded(self, visual: nn.Module, encode: Callable[..., Tensor]) -> Visual | None: ...
 
@@ -48,6 +56,11 @@ class RingBatch:
     @property
     def parts(self) -> dict[str, Rows]:
         return self.batch.rows
+
+    @property
+    def pictures(self) -> int:
+        """How many images there are."""
+        return sum(patches.shape[0] for patches, _, _ in self.batch.patches)
 
     def encoded(self, visual: nn.Module, encode: Callable[..., Tensor]) -> Visual:
         return encode_frames(visual, self.batch.patches, self.order, encode)

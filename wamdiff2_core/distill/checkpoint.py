@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import uuid
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import nn
+
+from wamdiff2_core.errors import CheckpointError
 
 SHARD_BYTES = 15 * 10**6
 SIDE_FILES = (
@@ -21,7 +24,9 @@ SIDE_FILES = (
     "vocab.json",
     "merges.txt",
     "chat_template.jinja",
+    "chat_template.json",
     "preprocessor_config.json",
+    "video_preprocessor_config.json",
     "generation_config.json",
 )
 
@@ -103,6 +108,21 @@ def save_state(state: dict, path: Path) -> None:
     os.replace(new, path)
 
 
-def load_state(path: Path, device: torch.device) -> dict:
-    """Read what `save_state` wrote: tensors and plain values only, no code."""
-    return torch.load(path, map_location=device, weights_only=True)
+def load_state(path: Path) -> dict:
+    """Read what `save_state` wrote: tensors and plain values only, no code. Tensors stay on disk until they are used,
+    so that several processes of one machine share them."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, RuntimeError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"{path}: expected the state of a training run, got {error}") from error
+
+
+def mend(target: Path) -> None:
+    """Clear up after a save that was killed: put the old folder back if the new one did not get to its place."""
+    for old in sorted(target.parent.glob(f".{target.name}.old-*")):
+        if target.exists():
+            shutil.rmtree(old)
+        else:
+            os.replace(old, target)
+    for new in target.parent.glob(f".{target.name}.new-*"):
+        shutil.rmtree(new)

@@ -25,13 +25,22 @@ class Feeder:
     """Finds shards, decodes them in worker processes and hands them over in order of their names.
 
     Without `follow` these are the shards there are at the start; with it new ones are looked for until the end.
-    holdout: shards whose number is a multiple of it are left for evaluation (0: none).
+    holdout: shards whose number is a multiple of it are left for evaluation (0: none). share: (rank, ranks) that divide
+    the shards among themselves.
     """
 
     def __init__(
-        self, folders: list[Path], spec: DataSpec, *, workers: int = 2, follow: bool = False, holdout: int = 0
+        self,
+        folders: list[Path],
+        spec: DataSpec,
+        *,
+        workers: int = 2,
+        follow: bool = False,
+        holdout: int = 0,
+        share: tuple[int, int] = (0, 1),
     ) -> None:
         self.folders, self.spec, self.workers, self.follow, self.holdout = folders, spec, workers, follow, holdout
+        self.share = share
         self.found = self.taken = 0  # shards known of, and shards that `poll` gave away
         self._ready: Queue[Frames] = Queue(maxsize=8)
         self._stop = threading.Event()
@@ -90,7 +99,7 @@ class Feeder:
         todo: deque[Path] = deque()
         while not self._stop.is_set():
             if not todo and (self.follow or not known):
-                todo.extend(path for path in find_shards(self.folders, self.holdout) if path not in known)
+                todo.extend(path for path in self._shards() if path not in known)
                 known.update(todo)
                 self.found = len(known)
             if not todo and not waiting:
@@ -104,6 +113,14 @@ class Feeder:
             while pool is not None and todo and len(waiting) < 2 * self.workers:
                 waiting.append(pool.submit(_decode, str(todo.popleft())))
             self._hand_over(waiting.popleft().result().open())
+
+    def _shards(self) -> list[Path]:
+        """This rank's. Where fewer shards than ranks are there, all ranks read all of them."""
+        found = find_shards(self.folders, self.holdout)
+        rank, ranks = self.share
+        if self.follow:  # places in the list change as shards come
+            return [path for path in found if (_number(path) or 0) % ranks == rank]
+        return found[rank::ranks] if len(found) >= ranks else found
 
     def _hand_over(self, frames: Frames) -> None:
         if self.follow:  # training goes on meanwhile
@@ -123,8 +140,14 @@ def find_shards(folders: list[Path], holdout: int = 0, held_out: bool = False) -
 
 
 def _is_held_out(path: Path, holdout: int) -> bool:
+    number = _number(path)
+    return bool(holdout) and number is not None and number % holdout == 0
+
+
+def _number(path: Path) -> int | None:
+    """Of a shard, from its name."""
     digits = re.search(r"(\d+)$", path.name)
-    return bool(holdout) and digits is not None and int(digits[1]) % holdout == 0
+    return None if digits is None else int(digits[1])
 
 
 def tensor(array: np.ndarray | Tensor) -> Tensor:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from wamdiff2_core.distill.parallel import local, sharded_as
 from wamdiff2_core.distill.recipe import Recipe
 
 
 @dataclass
 class Clock:
-    """How far the run is: steps done and seconds of training spent, over all sittings."""
+    """How far the run is: steps done and seconds of training spent, over all sittings, as of the last `tick`."""
 
     recipe: Recipe
     step: int = 0
@@ -24,9 +26,15 @@ class Clock:
     def start(self) -> None:
         self.since = time.monotonic()
 
+    def tick(self, agreed: Callable[[float], float] = float) -> None:
+        """Look at the time. agreed: rank 0's value; ranks whose clocks differ would do different numbers of steps."""
+        if self.since:
+            now = time.monotonic()
+            self.spent_s, self.since = agreed(self.spent_s + now - self.since), now
+
     @property
     def seconds(self) -> float:
-        return self.spent_s + (time.monotonic() - self.since if self.since else 0.0)
+        return self.spent_s
 
     @property
     def progress(self) -> float:
@@ -43,16 +51,15 @@ class Clock:
 
 
 class Averages:
-    """Exponential moving average of the weights: what is evaluated and saved."""
+    """Exponential moving average of the weights: what is evaluated and saved. Each rank has its own shards."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.names = [name for name, _ in model.named_parameters()]
         self.source = [weight for _, weight in model.named_parameters()]
         self.values = [weight.detach().clone() for weight in self.source]
-        self._keep = torch.zeros(
-            (), device=self.source[0].device
-        )  # read on the device, so that a captured step sees it
+        # read on the device, so that a captured step sees it
+        self._keep = torch.zeros((), device=self.source[0].device)
 
     def plan(self, step: int) -> None:
         """Before the update of this step: early on the average forgets faster, so as not to carry the random start."""
@@ -61,17 +68,19 @@ class Averages:
     @torch.no_grad()
     def update(self) -> None:
         """values = keep * values + (1 - keep) * weights."""
-        weights = [weight.detach() for weight in self.source]
-        gap = torch._foreach_sub(weights, self.values)
+        weights, values = ([local(one.detach()) for one in those] for those in (self.source, self.values))
+        gap = torch._foreach_sub(weights, values)
         torch._foreach_mul_(gap, 1.0 - self._keep)
-        torch._foreach_add_(self.values, gap)
+        torch._foreach_add_(values, gap)
 
     def named(self) -> dict[str, Tensor]:
         return dict(zip(self.names, self.values, strict=True))
 
-    def load(self, values: dict[str, Tensor]) -> None:
-        for name, mine in zip(self.names, self.values, strict=True):
-            mine.copy_(values[name])
+    @torch.no_grad()
+    def load(self, values: dict[str, Tensor] | None) -> None:
+        """Whole tensors by name, or None to begin with the weights as they are."""
+        for name, mine, weight in zip(self.names, self.values, self.source, strict=True):
+            mine.copy_(weight if values is None else sharded_as(values[name], mine))
 
 
 def part_of(name: str) -> str:

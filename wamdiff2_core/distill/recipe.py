@@ -187,6 +187,11 @@ def _stage_checks(recipe: Recipe) -> list[Check]:
         (recipe.capture and recipe.source != "ring", "capture needs batches of one shape: source must be ring"),
         (recipe.source == "stream" and not recipe.files, "a stream needs files"),
         (recipe.on_policy_every > 0 and not recipe.phases, "on_policy_every needs phases"),
+        (recipe.on_policy_every > 0 and recipe.source != "ring", "on_policy_every needs frames: source must be ring"),
+        (
+            recipe.on_policy_every > 0 and recipe.parallel == "fsdp",
+            "on_policy_every needs whole weights to decode with: parallel must be none or ddp",
+        ),
     ]
 
 

@@ -11,8 +11,10 @@ import torch
 
 from wamdiff2_core.distill.batch import RingBatch, TrainBatch
 from wamdiff2_core.distill.data import Feeder, Ring, wait_for
+from wamdiff2_core.distill.parallel import Team, branch, rank_seed
 from wamdiff2_core.distill.recipe import Recipe
 from wamdiff2_core.distill.samples import DataSpec
+from wamdiff2_core.distill.stream.source import StreamSource
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.images import ImageFormat
 
@@ -44,6 +46,9 @@ class Source(Protocol):
     @property
     def generators(self) -> list[torch.Generator]: ...
 
+    def begin(self, recipe: Recipe) -> None:
+        """Another stage goes on with this data."""
+
     def fill(self) -> None:
         """Wait until training can start."""
 
@@ -57,6 +62,13 @@ class Source(Protocol):
     def restore(self, state: dict) -> None: ...
 
     def close(self) -> None: ...
+
+
+def start_source(recipe: Recipe, entry: dict, team: Team) -> Source:
+    """The recipe's data for this rank. entry: the checkpoint's block_diffusion."""
+    if recipe.source == "stream":
+        return StreamSource.start(recipe, team.rank, team.world)
+    return RingSource.start(recipe, entry, team)
 
 
 def data_spec(recipe: Recipe, entry: dict) -> DataSpec:
@@ -75,19 +87,33 @@ def data_spec(recipe: Recipe, entry: dict) -> DataSpec:
 
 @dataclass
 class RingSource:
-    """Frames on the device and what feeds them; outlives a stage when the next one trains on the same data."""
+    """Frames on the device and what feeds them; outlives a stage when the next one trains on the same data.
+
+    Each rank draws frames of its own, from shards of its own. A run that was cut off draws the same frames again if
+    they all fit into the ring; what had arrived when is not kept.
+    """
 
     ring: Ring
     feeder: Feeder
     recipe: Recipe
+    rank: int = 0
 
     @classmethod
-    def start(cls, recipe: Recipe, entry: dict) -> RingSource:
+    def start(cls, recipe: Recipe, entry: dict, team: Team | None = None) -> RingSource:
         if not recipe.data:
             raise ConfigError(f"recipe {recipe.name}: data must be set")
         spec, folders = data_spec(recipe, entry), [Path(folder) for folder in recipe.data]
-        feeder = Feeder(folders, spec, workers=recipe.workers, follow=recipe.follow, holdout=recipe.holdout)
-        return cls(Ring(spec, recipe.ring_frames, torch.device(recipe.device), recipe.seed), feeder.start(), recipe)
+        rank, world = (0, 1) if team is None else (team.rank, team.world)
+        ring = Ring(spec, recipe.ring_frames, torch.device(recipe.device), rank_seed(recipe.seed, rank))
+        feeder = Feeder(
+            folders,
+            spec,
+            workers=recipe.workers,
+            follow=recipe.follow,
+            holdout=recipe.holdout,
+            share=(rank, world),
+        )
+        return cls(ring, feeder.start(), recipe, rank)
 
     @property
     def image_tokens(self) -> int:
@@ -121,7 +147,7 @@ class RingSource:
     def begin(self, recipe: Recipe) -> None:
         """Another recipe trains on these frames: its own random numbers, batch size and augmentation."""
         self.recipe = recipe
-        self.ring.generator.manual_seed(recipe.seed)
+        self.ring.generator.manual_seed(rank_seed(recipe.seed, self.rank))
 
     def fill(self) -> None:
         enough = self.recipe.min_frames if self.recipe.follow else self.recipe.ring_frames
@@ -136,10 +162,13 @@ class RingSource:
         return RingBatch(batch, self.ring.spec.order())
 
     def state(self) -> dict:
-        return {"generator": self.ring.generator.get_state()}
+        return {"generator": self.ring.generator.get_state(), "rank": self.rank}
 
     def restore(self, state: dict) -> None:
-        self.ring.generator.set_state(state["generator"].cpu())
+        if state["rank"] == self.rank:
+            self.ring.generator.set_state(state["generator"])
+        else:
+            branch(self.ring.generator, state["generator"], self.rank)
 
     def close(self) -> None:
         self.feeder.close()

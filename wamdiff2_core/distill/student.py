@@ -10,6 +10,7 @@ from torch import Tensor
 
 from wamdiff2_core.distill.checkpoint import save_folder
 from wamdiff2_core.distill.layout import Layout
+from wamdiff2_core.distill.parallel import Team, collected
 from wamdiff2_core.distill.recipe import Recipe
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel, load_model
@@ -62,6 +63,12 @@ class Student:
         """image_tokens: of one frame, where all frames have equally many; 0 where a source counts its own."""
         return Layout(self.entry["prediction"], self.entry["context"], self.loaded.config.image_token_id, image_tokens)
 
-    def save(self, folder: Path, weights: dict[str, Tensor] | None = None) -> None:
-        """A checkpoint folder that `load_model` takes, whole or not at all; `weights` replace the model's own."""
-        save_folder(self.loaded.model, self.source, folder, weights)
+    def save(self, folder: Path, weights: dict[str, Tensor] | None = None, team: Team | None = None) -> None:
+        """A checkpoint folder that `load_model` takes, whole or not at all; `weights` replace the model's own.
+
+        Called by all ranks of a team; its rank 0 gathers tensor after tensor and writes.
+        """
+        leads = team is None or team.leads
+        tensors = collected({**dict(self.model.named_parameters()), **(weights or {})}, leads, torch.bfloat16)
+        if leads:
+            save_folder(self.loaded.model, self.source, folder, tensors)

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from wamdiff2_core.distill.batch import RingBatch, TrainBatch
 from wamdiff2_core.distill.captured import CapturedStep
-from wamdiff2_core.distill.checkpoint import load_state, save_state
+from wamdiff2_core.distill.checkpoint import mend
 from wamdiff2_core.distill.forward import Pass, text_layer
 from wamdiff2_core.distill.log import TrainLog
 from wamdiff2_core.distill.on_policy import own_answers
 from wamdiff2_core.distill.optimise import Averages, Clock, optimiser, set_rates
+from wamdiff2_core.distill.parallel import Team, gathered, rank_seed
 from wamdiff2_core.distill.recipe import Phase, Recipe
-from wamdiff2_core.distill.sources import RingSource
+from wamdiff2_core.distill.resume import RunState
+from wamdiff2_core.distill.sources import Source, start_source
 from wamdiff2_core.distill.step import BlockSizes, Losses, Method, batch_losses
 from wamdiff2_core.distill.student import Student
 from wamdiff2_core.distill.teacher import Teacher, load_teacher
 from wamdiff2_core.errors import ConfigError, Wamdiff2Error
-from wamdiff2_core.model.vision import encode_batch
+from wamdiff2_core.model.vision import encode_batch, vision_block
 
 
 class DivergedError(Wamdiff2Error):
@@ -36,44 +40,57 @@ def run_recipe(recipe: Recipe) -> Path:
 
 
 def run_chain(recipes: Sequence[Recipe]) -> list[Path]:
-    """Train recipes one after the other on one source of frames. Data settings are those of the first."""
-    source: RingSource | None = None
+    """Train recipes one after the other on one source of frames. Data settings are those of the first.
+
+    Under torchrun this is one of its processes.
+    """
+    if len({(recipe.parallel, recipe.device, recipe.source) for recipe in recipes}) > 1:
+        raise ConfigError("recipes that follow one another: expected the same parallel, device and source")
+    source: Source | None = None
     checkpoints = []
-    try:
-        for recipe in recipes:
-            trainer = Trainer(recipe, source)
-            source = trainer.source
-            checkpoints.append(trainer.run())
-            del trainer  # its optimiser and gradients leave the device
-    finally:
-        if source is not None:
-            source.close()
+    with Team.of(recipes[0]) as team:
+        try:
+            for recipe in recipes:
+                trainer = Trainer(recipe, source, team)
+                source = trainer.source
+                checkpoints.append(trainer.run())
+                del trainer  # its optimiser and gradients leave the device
+        finally:
+            if source is not None:
+                source.close()
     return checkpoints
 
 
 class Trainer:
-    """A run of one recipe in one process. `run()` trains, saves and returns the checkpoint folder.
+    """A run of one recipe on one rank. `run()` trains, saves and returns the checkpoint folder.
 
-    source: that of the stage before, to go on with its frames; None makes a new one.
+    source: that of the stage before, to go on with its frames; None makes a new one. team: None trains alone.
+    accumulate: the gradient is the mean over that many batches, each divided by its own count of tokens.
     """
 
-    def __init__(self, recipe: Recipe, source: RingSource | None = None) -> None:
+    def __init__(self, recipe: Recipe, source: Source | None = None, team: Team | None = None) -> None:
         for name in ("init", "out"):
             if not getattr(recipe, name):
                 raise ConfigError(f"recipe {recipe.name}: {name} must be set")
-        self.recipe, self.device, self.out = recipe, torch.device(recipe.device), Path(recipe.out)
+        self.team = team or Team(torch.device(recipe.device))
+        self.recipe = recipe = replace(recipe, device=str(self.team.device))
+        self.device, self.out = self.team.device, Path(recipe.out)
+        if self.team.leads:
+            mend(self.checkpoint)
         _set_up_torch(recipe)
         self.student = Student.load(recipe)
         self.model = self.student.model
-        self.source = _source(recipe, self.student, source)
-        self.how = passes(recipe)
+        self.source = _source(recipe, self.student, self.team, source)
+        how = passes(recipe)
+        self.teacher = _teacher(recipe, self.student, self.team, how, self.source.image_tokens)
+        self.how = self.team.shard(self.model, how, torch.bfloat16 if recipe.bf16 else None)
         layout = self.student.layout(self.source.image_tokens)
-        self.method = Method(self.student.mask_token_id, layout, self.how, recipe)
-        self.teacher = _teacher(recipe, self.student, self.how, self.source.image_tokens)
+        self.method = Method(self.student.mask_token_id, layout, self.how, recipe, self.team.total)
+        self._losses = self.team.on_whole(self.model, self._losses_of)
         self.optimiser = optimiser(self.model, recipe)
         self.averages = Averages(self.model, recipe.ema) if recipe.ema else None
         self.generator = torch.Generator(device=self.device)
-        self.generator.manual_seed(recipe.seed + 1)
+        self.generator.manual_seed(rank_seed(recipe.seed + 1, self.team.rank))
         self.clock = Clock(recipe)
         self.phase: Phase | None = None
         self.blocks: BlockSizes | None = None
@@ -84,31 +101,40 @@ class Trainer:
     def checkpoint(self) -> Path:
         return self.out / "checkpoint"
 
+    @property
+    def state(self) -> RunState:
+        """What is saved and resumed."""
+        return RunState(self.team, self.model, self.optimiser, self.averages, self.clock, self.generator, self.source)
+
     def run(self) -> Path:
         """Train to the end of the recipe, going on from `out`/state.pt if there is one."""
         self.source.fill()
         self.resume()
-        with TrainLog(self.out, self.recipe) as log:
+        with TrainLog(self.out, self.recipe, self.team.rank, self.team.total) as log:
             self._loop(log)
         self.save()
         return self.checkpoint
 
     def _loop(self, log: TrainLog) -> None:
         self.clock.start()
-        saved = time.monotonic()
+        saved = self.clock.seconds
         log.begin(self.clock.step, self.source)
         while self.clock.progress < 1.0:
             self.source.poll()
             log.add(self.train_step())
+            self.clock.tick(self.team.agreed)
             if self.clock.step % self.recipe.log_every == 0:
-                self._check(log.write(self.clock, float(self.optimiser.param_groups[0]["lr"]), self.source))
-            if time.monotonic() - saved > 60.0 * self.recipe.save_minutes:
+                self._check(self._write(log))
+            if self.clock.seconds - saved > 60.0 * self.recipe.save_minutes:
                 self.save()
-                saved = time.monotonic()
-        self._check(log.write(self.clock, float(self.optimiser.param_groups[0]["lr"]), self.source))
+                saved = self.clock.seconds
+        self._check(self._write(log))
+
+    def _write(self, log: TrainLog) -> float:
+        return log.write(self.clock, float(self.optimiser.param_groups[0]["lr"]), self.source)
 
     def train_step(self) -> Losses:
-        """One optimiser step; everything stays on the device."""
+        """One optimiser step; everything stays on the device. Losses are this rank's share: over ranks they add up."""
         set_rates(self.optimiser, self.clock.lr_factor())
         self._enter_phase()
         if self.averages is not None:
@@ -129,24 +155,32 @@ class Trainer:
 
     def _compute(self) -> Losses:
         """Forward and backward over `accumulate` batches, then the update. This is what a capture holds."""
+        weights = list(self.model.parameters())
         for _ in range(self.recipe.accumulate):
-            with self._autocast():
-                losses = self._batch_losses()
-            (losses.loss / self.recipe.accumulate).backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+            with gathered(None if self.teacher is None else self.teacher.model):
+                with self._autocast():
+                    losses = self._batch_losses()
+                (losses.loss * (self.team.loss_scale / self.recipe.accumulate)).backward()
+        self.team.sum_gradients(weights)
+        self.team.clip(weights, self.recipe.clip)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=not self.recipe.capture)
         if self.averages is not None:
             self.averages.update()
-        return losses.detached()
+        return losses
 
     def _batch_losses(self) -> Losses:
         batch = self.source.draw()
         every = self.recipe.on_policy_every
         if every and (self.clock.step + 1) % every == 0:
-            assert self.phase is not None  # a recipe with on_policy_every has phases
+            assert self.phase is not None and isinstance(batch, RingBatch)  # recipes with on_policy_every have both
             batch = own_answers(self.student.loaded, batch, max(self.phase.blocks))
-        return batch_losses(self.model, batch, self.method, self.blocks, self.generator, self.teacher)
+        return self._losses(batch)[1]
+
+    def _losses_of(self, batch: TrainBatch) -> tuple[Tensor, Losses]:
+        losses = batch_losses(self.model, batch, self.method, self.blocks, self.generator, self.teacher)
+        losses = replace(losses, loss=self.team.with_all_weights(losses.loss, self.model, batch))
+        return losses.loss, losses
 
     @contextlib.contextmanager
     def _autocast(self) -> Iterator[None]:
@@ -164,39 +198,19 @@ class Trainer:
 
     def save(self) -> None:
         """The averaged weights as a checkpoint folder, and all that resuming needs; each appears whole or not at
-        all.
+        all. All ranks call it.
         """
         weights = self.averages.named() if self.averages is not None else None
-        self.student.save(self.checkpoint, weights)
-        save_state(
-            {
-                "model": self.model.state_dict(),
-                "optimiser": self.optimiser.state_dict(),
-                "step": self.clock.step,
-                "spent_s": self.clock.seconds,
-                "averages": weights,
-                "generator": self.generator.get_state(),
-                "source": self.source.state(),
-                "torch": torch.get_rng_state(),
-            },
-            self.out / "state.pt",
-        )
+        self.student.save(self.checkpoint, weights, self.team)
+        self.state.save(self.out / "state.pt")
 
     def resume(self) -> bool:
         """Go on where `out`/state.pt stopped: weights, optimiser, averages, schedule, data and random numbers."""
         path = self.out / "state.pt"
-        if not path.exists():
-            return False
-        state = load_state(path, self.device)
-        self.model.load_state_dict(state["model"])
-        self.optimiser.load_state_dict(state["optimiser"])
-        self.clock.step, self.clock.spent_s = state["step"], state["spent_s"]
-        if self.averages is not None and state["averages"] is not None:
-            self.averages.load(state["averages"])
-        self.generator.set_state(state["generator"].cpu())
-        self.source.restore(state["source"])
-        torch.set_rng_state(state["torch"].cpu())
-        return True
+        there = path.exists()
+        if there:
+            self.state.load(path)
+        return there
 
 
 def passes(recipe: Recipe) -> Pass:
@@ -204,11 +218,12 @@ def passes(recipe: Recipe) -> Pass:
     how = Pass(torch.bfloat16 if recipe.bf16 else torch.float32, checkpointing=recipe.gradient_checkpointing)
     if not recipe.compile:
         return how
-    return replace(how, layer=_compiled_layer, encode=_compiled_encode)
+    return replace(how, layer=_compiled_layer, encode=partial(encode_batch, layer=_compiled_block))
 
 
+# Layers, not whole models: each is compiled once and serves all layers of all models of its shape.
 _compiled_layer = torch.compile(text_layer, dynamic=False)
-_compiled_encode = torch.compile(encode_batch, dynamic=False)
+_compiled_block = torch.compile(vision_block, dynamic=False)
 
 
 def _set_up_torch(recipe: Recipe) -> None:
@@ -221,16 +236,17 @@ def _set_up_torch(recipe: Recipe) -> None:
         torch.backends.cuda.enable_cudnn_sdp(False)
 
 
-def _source(recipe: Recipe, student: Student, before: RingSource | None) -> RingSource:
+def _source(recipe: Recipe, student: Student, team: Team, before: Source | None) -> Source:
     if before is None:
-        return RingSource.start(recipe, student.entry)
+        return start_source(recipe, student.entry, team)
     before.begin(recipe)
     return before
 
 
-def _teacher(recipe: Recipe, student: Student, how: Pass, image_tokens: int) -> Teacher | None:
+def _teacher(recipe: Recipe, student: Student, team: Team, how: Pass, image_tokens: int) -> Teacher | None:
     if not recipe.teacher:
         return None
     dtype = "bfloat16" if recipe.bf16 else "float32"
     how = replace(how, checkpointing=False)
-    return load_teacher(recipe.teacher, student.loaded, recipe.teacher_block_size, how, dtype, image_tokens)
+    teacher = load_teacher(recipe.teacher, student.loaded, recipe.teacher_block_size, how, dtype, image_tokens)
+    return replace(teacher, how=team.shard(teacher.model, how))

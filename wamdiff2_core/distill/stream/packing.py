@@ -60,6 +60,11 @@ class StreamBatch:
         return {"answers": self}
 
     @property
+    def pictures(self) -> int:
+        """How many distinct images there are."""
+        return len(self.images)
+
+    @property
     def used(self) -> float:
         """Share of the streams' places that samples fill."""
         return float((self.document >= 0).float().mean())
