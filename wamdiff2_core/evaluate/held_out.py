@@ -1,0 +1,59 @@
+"""Held-out frames as an evaluator of training: plans, boxes and answers decoded as on the road."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wamdiff2_core.driver import Driver
+from wamdiff2_core.errors import ConfigError
+from wamdiff2_core.evaluate.decode_grid import Setting
+from wamdiff2_core.evaluate.frame_batches import FrameBatches, camera_sizes
+from wamdiff2_core.evaluate.frame_table import FrameTable, table_of
+from wamdiff2_core.evaluate.frames import Frame, read_frames
+
+KEPT = (
+    "ade_m",
+    "fde_m",
+    "map50",
+    "answers_correct",
+    "parse_failures_share",
+    "failures_share",
+    "forwards_per_plan",
+)
+
+
+@dataclass
+class HeldOutFrames:
+    """Figures of a checkpoint on at most `frames` frames of these folders, spread evenly; read once.
+
+    holdout: of shards whose number it divides, those that the recipe does not train on; 0: of all shards, for folders
+    that are kept for evaluation. Figures that cannot be had (mAP without faster-coco-eval) are left out.
+    """
+
+    folders: Sequence[Path]
+    setting: Setting
+    frames: int = 256
+    holdout: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+    _table: FrameTable | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.folders or self.frames < 1:
+            raise ConfigError(f"held-out frames: expected folders and at least one frame, got {self}")
+
+    def __call__(self, checkpoint: Path, step: int) -> Mapping[str, float]:
+        driver = Driver.from_checkpoint(checkpoint, self.device, self.dtype)
+        if self._table is None:
+            self._table = table_of(self._read(), camera_sizes(driver))
+        figures = FrameBatches(driver, self._table).measure(self.setting).figures()
+        known = {name: figures[name] for name in KEPT if figures[name] is not None}
+        return {name: float(value) for name, value in known.items()}  # type: ignore[arg-type]
+
+    def _read(self) -> list[Frame]:
+        """Equally many frames of each folder."""
+        share = -(-self.frames // len(self.folders))
+        found = [frame for folder in self.folders for frame in read_frames(folder, share, self.holdout)]
+        return found[: self.frames]
