@@ -50,7 +50,7 @@ def evaluate(options: argparse.Namespace) -> int:
     tour = Tour(
         options.run, options.rows, options.seeds, options.towns, options.routes_per_town, options.first_route,
         options.workers, options.minutes, options.device, options.dtype, egl_devices=options.egl_devices,
-        plan_period_s=options.plan_period, expert=options.expert, retry=options.retry,
+        plan_period_s=options.plan_period, length_m=_two(options.route_m), expert=options.expert, retry=options.retry,
         decoding=decodings(options.decoding),
     )  # fmt: skip
     return Evaluation(tour).run()
@@ -68,6 +68,12 @@ def report(options: argparse.Namespace) -> int:
 
     write(options.run, options.out, options.docs, options.rows, options.seeds)
     return 0
+
+
+def _two(values: Sequence[int]) -> tuple[float, float]:
+    if len(values) != 2 or not 0 < values[0] <= values[1]:
+        raise ConfigError(f"route-m: expected shortest,longest, got {values}")
+    return float(values[0]), float(values[1])
 
 
 def _common(parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
@@ -123,6 +129,7 @@ def _drive_options(two: argparse.ArgumentParser) -> None:
     two.add_argument("--device", default="cpu")
     two.add_argument("--dtype", default="auto")
     two.add_argument("--plan-period", type=float, default=0.25)
+    two.add_argument("--route-m", type=numbers, default=(150, 220), help="shortest and longest route")
     two.add_argument("--egl-devices", type=numbers, default=(), help="graphics devices for the workers in turn")
     two.add_argument("--expert", action="store_true", help="let the expert drive, too, as row `expert`")
     two.add_argument("--retry", action="store_true", help="drive again what failed")
