@@ -2,7 +2,7 @@
 
 The mask of packed streams exists in both forms. Dense: `attention_mask` of the labels, within a sample. Flex: the same
 rule as two comparisons of per-token numbers (`Reach`), evaluated inside the kernel; only a table of 128 x 128 tiles is
-made beforehand, a row of tiles at a time, so that memory grows with L and not with L * L.
+made beforehand, a few rows of tiles at a time, so that memory grows with L and not with L * L.
 
 Padding, in the middle and at the end of a stream, sees the padding of its own sample (-1 is one, too): a row that sees
 nothing would have no softmax. Nothing else sees it.
@@ -23,6 +23,7 @@ from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.masks import CONTEXTS, Labels, Part, attention_mask
 
 TILE = 128
+_ROWS = 8  # query tiles whose rule is evaluated at a time
 _ORDERS = 1 << 15  # places in a part; 2**15 blocks of them still fit an int32
 _PROMPT = 1 << 30  # prompt places lie below all answer places
 _NOWHERE = torch.iinfo(torch.int32).max
@@ -93,12 +94,14 @@ def block_mask(rule: Reach, tile: int = TILE) -> BlockMask:
     stream = torch.arange(streams, device=some.device)[:, None, None]
     keys = torch.arange(length, device=some.device)[None, None]
     sees = _rule(rule)
-    for row in range(tiles):
-        queries = keys[..., row * tile : (row + 1) * tile].transpose(1, 2)
-        seen = sees(stream, stream, queries, keys)  # (S, tile, L)
+    for row in range(0, tiles, _ROWS):
+        queries = keys[..., row * tile : (row + _ROWS) * tile].transpose(1, 2)
+        seen = sees(stream, stream, queries, keys)  # (S, queries, L)
         seen = F.pad(seen, (0, tiles * tile - length)).unflatten(2, (tiles, tile))
-        some[:, row] = seen.any(3).any(1)
-        whole[:, row] = seen.all(3).all(1)
+        there, full = seen.any(3), seen.all(3)
+        below = (0, 0, 0, -there.shape[1] % tile)  # rows behind the last query do not matter
+        some[:, row : row + _ROWS] = F.pad(there, below).unflatten(1, (-1, tile)).any(2)
+        whole[:, row : row + _ROWS] = F.pad(full, below, value=True).unflatten(1, (-1, tile)).all(2)
     return BlockMask.from_kv_blocks(
         *_listed(some & ~whole),
         *_listed(whole),
@@ -153,7 +156,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float) 
     """query (S, heads, L, D), key and value (S, KV heads, L, D), all in mask.cast -> (S, heads, L, D)."""
     groups = query.shape[1] // key.shape[1]
     if mask.blocks is not None:
-        kernel = compiled_flex() if query.is_cuda else flex_attention
+        fused = query.is_cuda and not torch.compiler.is_compiling()  # inside a compiled layer it is compiled anyway
+        kernel = compiled_flex() if fused else flex_attention
         return kernel(query, key, value, block_mask=mask.blocks, scale=scale, enable_gqa=groups > 1)
     key, value = (part.repeat_interleave(groups, 1) for part in (key, value))
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask.added, scale=scale)
