@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,12 +20,14 @@ from wamdiff2_core.distill.log import TrainLog
 from wamdiff2_core.distill.on_policy import own_answers
 from wamdiff2_core.distill.optimise import Averages, Clock, optimiser, set_rates
 from wamdiff2_core.distill.parallel import Team, gathered, rank_seed
+from wamdiff2_core.distill.plots import write_plots
 from wamdiff2_core.distill.recipe import Phase, Recipe
 from wamdiff2_core.distill.resume import RunState
 from wamdiff2_core.distill.sources import Source, start_source
 from wamdiff2_core.distill.step import BlockSizes, Losses, Method, batch_losses
 from wamdiff2_core.distill.student import Student
 from wamdiff2_core.distill.teacher import Teacher, load_teacher
+from wamdiff2_core.distill.watch import Watch
 from wamdiff2_core.errors import ConfigError, Wamdiff2Error
 from wamdiff2_core.model.vision import encode_batch, vision_block
 
@@ -39,19 +41,23 @@ def run_recipe(recipe: Recipe) -> Path:
     return run_chain([recipe])[-1]
 
 
-def run_chain(recipes: Sequence[Recipe]) -> list[Path]:
+def run_chain(
+    recipes: Sequence[Recipe], watch_of: Callable[[Recipe], Watch | None] = lambda recipe: None
+) -> list[Path]:
     """Train recipes one after the other on one source of frames. Data settings are those of the first.
 
+    watch_of: what evaluates a recipe's checkpoints during training and at its end.
     Under torchrun this is one of its processes.
     """
     if len({(recipe.parallel, recipe.device, recipe.source) for recipe in recipes}) > 1:
         raise ConfigError("recipes that follow one another: expected the same parallel, device and source")
     source: Source | None = None
+    watches = [watch_of(recipe) for recipe in recipes]  # what is wrong with one shows before the first stage
     checkpoints = []
     with Team.of(recipes[0]) as team:
         try:
-            for recipe in recipes:
-                trainer = Trainer(recipe, source, team)
+            for recipe, watch in zip(recipes, watches, strict=True):
+                trainer = Trainer(recipe, source, team, watch)
                 source = trainer.source
                 checkpoints.append(trainer.run())
                 del trainer  # its optimiser and gradients leave the device
@@ -68,11 +74,17 @@ class Trainer:
     accumulate: the gradient is the mean over that many batches, each divided by its own count of tokens.
     """
 
-    def __init__(self, recipe: Recipe, source: Source | None = None, team: Team | None = None) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        source: Source | None = None,
+        team: Team | None = None,
+        watch: Watch | None = None,
+    ) -> None:
         for name in ("init", "out"):
             if not getattr(recipe, name):
                 raise ConfigError(f"recipe {recipe.name}: {name} must be set")
-        self.team = team or Team(torch.device(recipe.device))
+        self.team, self.watch = team or Team(torch.device(recipe.device)), watch
         self.recipe = recipe = replace(recipe, device=str(self.team.device))
         self.device, self.out = self.team.device, Path(recipe.out)
         if self.team.leads:
@@ -112,13 +124,18 @@ class Trainer:
         self.resume()
         with TrainLog(self.out, self.recipe, self.team.rank, self.team.total) as log:
             self._loop(log)
-        self.save()
+            self.save()
+            self._evaluate(log)
+        if self.team.leads:
+            write_plots(self.out, self.recipe)
         return self.checkpoint
 
     def _loop(self, log: TrainLog) -> None:
         self.clock.start()
         saved = self.clock.seconds
         log.begin(self.clock.step, self.source)
+        if self.watch is not None:
+            self.watch.begin(self.clock.seconds)
         while self.clock.progress < 1.0:
             self.source.poll()
             log.add(self.train_step())
@@ -128,7 +145,21 @@ class Trainer:
             if self.clock.seconds - saved > 60.0 * self.recipe.save_minutes:
                 self.save()
                 saved = self.clock.seconds
+            if self.watch is not None and self.watch.due(self.clock.seconds):
+                self._check(self._write(log))
+                self.save()
+                self._evaluate(log)
+                saved = self.clock.seconds
         self._check(self._write(log))
+
+    def _evaluate(self, log: TrainLog) -> None:
+        """Figures of what was just saved, unless they are known. All ranks call it; its time is none of training's."""
+        if self.watch is None:
+            return
+        if self.team.leads and not log.evaluated(self.clock.step):
+            log.evaluation(self.clock, self.watch.evaluate(self.checkpoint, self.clock.step))
+        self.team.wait()
+        self.clock.start()
 
     def _write(self, log: TrainLog) -> float:
         return log.write(self.clock, float(self.optimiser.param_groups[0]["lr"]), self.source)
@@ -154,19 +185,23 @@ class Trainer:
             self.blocks.set(phase.blocks)
 
     def _compute(self) -> Losses:
-        """Forward and backward over `accumulate` batches, then the update. This is what a capture holds."""
-        weights = list(self.model.parameters())
+        """Gradients, then the update. This is what a capture holds."""
+        losses = self.backward()
+        self.team.clip(list(self.model.parameters()), self.recipe.clip)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=not self.recipe.capture)
+        if self.averages is not None:
+            self.averages.update()
+        return losses
+
+    def backward(self) -> Losses:
+        """Forward and backward over `accumulate` batches: gradients over all ranks, losses of the last batch."""
         for _ in range(self.recipe.accumulate):
             with gathered(None if self.teacher is None else self.teacher.model):
                 with self._autocast():
                     losses = self._batch_losses()
                 (losses.loss * (self.team.loss_scale / self.recipe.accumulate)).backward()
-        self.team.sum_gradients(weights)
-        self.team.clip(weights, self.recipe.clip)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=not self.recipe.capture)
-        if self.averages is not None:
-            self.averages.update()
+        self.team.sum_gradients(self.model.parameters())
         return losses
 
     def _batch_losses(self) -> Losses:

@@ -1,0 +1,135 @@
+"""What two processes do for test_parallel.py: ddp and fsdp on the same rows; rank 0 writes what came out."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from micro import micro_recipe
+
+from wamdiff2_core.distill.batch import RingBatch
+from wamdiff2_core.distill.parallel import Team, collected
+from wamdiff2_core.distill.recipe import Recipe
+from wamdiff2_core.distill.sources import RingSource
+from wamdiff2_core.distill.trainer import Trainer
+
+LIVE = (5, 1)  # answer tokens of the plan of each rank's frame
+KINDS = ("ddp", "fsdp")
+
+
+def recipe_of(folder: Path, shards: Path, out: Path, **values) -> Recipe:
+    """Blocks of one token: every answer token is masked, so that nothing depends on random numbers."""
+    base = {
+        "init": str(folder), "data": [str(shards)], "out": str(out), "max_steps": 4, "prediction": "same", "ema": 0.9,
+        "phases": [{"until": 1.0, "blocks": {1: 1.0}}], "complementary": False, "warmup_steps": 1, "log_every": 1,
+        "tensorboard": False,
+    }  # fmt: skip
+    return micro_recipe(**{**base, **values})
+
+
+@dataclass
+class Frames:
+    """Always the same frames of a ring, with plans of LIVE tokens."""
+
+    source: RingSource
+    chosen: list[int]
+    device = torch.device("cpu")
+    seen = 0
+
+    def draw(self) -> RingBatch:
+        frames = torch.tensor(self.chosen)
+        batch = self.source.ring.batch(frames)
+        plan = batch.rows["plan"]
+        live = torch.tensor([LIVE[frame] for frame in self.chosen])
+        plan = replace(plan, answer_length=live, given=torch.zeros_like(plan.given))
+        return RingBatch(replace(batch, rows={**batch.rows, "plan": plan}), self.source.ring.spec.order())
+
+    image_tokens = property(lambda self: self.source.image_tokens)
+    filled = property(lambda self: len(self.chosen))
+    bad = property(lambda self: Counter())
+    bad_names = property(lambda self: [])
+    generators = property(lambda self: [])
+
+    def begin(self, recipe: Recipe) -> None: ...
+
+    def fill(self) -> None: ...
+
+    def poll(self) -> None: ...
+
+    def state(self) -> dict:
+        return {"chosen": self.chosen}
+
+    def restore(self, state: dict) -> None:
+        self.restored = state["chosen"]
+
+    def close(self) -> None: ...
+
+
+def frames_of(recipe: Recipe, chosen: list[int]) -> Frames:
+    from wamdiff2_core.model.checkpoint import read_json
+
+    source = RingSource.start(recipe, read_json(Path(recipe.init) / "config.json")["block_diffusion"])
+    source.fill()
+    return Frames(source, chosen)
+
+
+def gradients(trainer: Trainer, limit: float = 1e9) -> dict:
+    """Loss and whole gradients over all ranks; clipped to a norm of `limit`."""
+    trainer._enter_phase()
+    losses = trainer.backward()
+    trainer.team.clip(list(trainer.model.parameters()), limit)
+    found = collected({name: weight.grad for name, weight in trainer.model.named_parameters()}, keep=True)
+    trainer.optimiser.zero_grad()
+    return {"loss": float(trainer.team.total(losses.loss.detach())), "gradients": found}
+
+
+def snapshot(trainer: Trainer) -> dict:
+    """Everything that a saved run must give back."""
+    state = trainer.state
+    parts = {
+        "weights": dict(trainer.model.named_parameters()), "moments": state._moments(),
+        "averages": state.averages.named(),
+    }  # fmt: skip
+    found = {part: collected(tensors, keep=True) for part, tensors in parts.items()}
+    kept = {part: {name: value.clone() for name, value in tensors.items()} for part, tensors in found.items()}
+    return {**kept, "step": trainer.clock.step}
+
+
+def run(rank: int, world: int, port: int, folders: dict[str, Path]) -> None:
+    """A process of the team; rank 0 writes folders["out"]/KIND.pt."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_PORT": str(port),
+                   "MASTER_ADDR": "127.0.0.1"}  # fmt: skip
+    torch.set_num_threads(1)
+    for kind in KINDS:
+        found = _in_team(kind, rank, folders)
+        if rank == 0:
+            torch.save(found, folders["out"] / f"{kind}.pt")
+
+
+def _in_team(kind: str, rank: int, folders: dict[str, Path]) -> dict:
+    micro, shards, out = folders["micro"], folders["shards"], folders["out"]
+    plain = recipe_of(micro, shards, out / kind, parallel=kind)
+    taught = {"teacher": str(folders["teacher"]), "distill_weight": 1.0, "teacher_block_size": 0}
+    recipes = {
+        "plain": plain,
+        "taught": recipe_of(micro, shards, out / "none", parallel=kind, **taught),
+        "chunks": recipe_of(micro, shards, out / "none", parallel=kind, chunk_tokens=7, **taught),
+        "checkpointing": recipe_of(micro, shards, out / "none", parallel=kind, gradient_checkpointing=True),
+        "ar": recipe_of(micro, shards, out / "none", parallel=kind, phases=[], prediction="next"),
+    }
+    source, found = frames_of(plain, [rank]), {}
+    with Team.of(plain) as team:
+        for name, recipe in recipes.items():
+            found[name] = gradients(Trainer(recipe, source, team))
+        trainer = Trainer(plain, source, team)
+        found["clipped"] = gradients(trainer, 0.01)
+        trainer.resume()  # what one process saved there
+        found["resumed"], found["place"] = snapshot(trainer), source.restored
+        trainer.train_step()
+        trainer.save()
+        found["saved"] = snapshot(trainer)
+    source.source.close()
+    return found
