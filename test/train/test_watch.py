@@ -1,30 +1,28 @@
 """Evaluation during training: when, with what, and what an evaluator may not do."""
 
-import time
 from pathlib import Path
 
 import pytest
 import torch
+from micro import micro_recipe
+from shards import write_shard
 
 from training.drives import KEPT, ShortDrives
+from training.train import evaluation_setting, watch_of
+from wamdiff2_core import load_model
+from wamdiff2_core.distill.csv_file import read_csv
+from wamdiff2_core.distill.trainer import run_chain, run_recipe
 from wamdiff2_core.distill.watch import EvaluationError, Watch
 from wamdiff2_core.errors import ConfigError, DataError
 from wamdiff2_core.evaluate.decode_grid import Setting
 from wamdiff2_core.evaluate.held_out import HeldOutFrames
 
 
-def test_it_is_time_again_after_the_period(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+def test_it_is_time_again_after_the_period():
     watch = Watch({"one": lambda checkpoint, step: {}}, minutes=2.0)
-    assert not watch.due()
-    now[0] += 120.0
-    assert watch.due()
-    watch.evaluate(Path("x"), 1)
-    assert not watch.due()  # counted from the end of the last one
-    now[0] += 1e6
-    assert watch.due()
-    assert not Watch({}, 2.0).due() and not Watch(watch.evaluators, 0.0).due()
+    watch.begin(500.0)  # a resumed run
+    assert [seconds for seconds in range(500, 1000, 50) if watch.due(seconds)] == [650, 800, 950]
+    assert not Watch(watch.evaluators, 0.0).due(1e6)
 
 
 def test_figures_carry_their_evaluators_name():
@@ -64,8 +62,6 @@ def test_training_goes_on_with_its_own_random_numbers():
 
 
 def test_held_out_frames_are_decoded_as_on_the_road(micro_folder, tmp_path, monkeypatch):
-    from shards import write_shard
-
     from wamdiff2_core.evaluate import held_out
 
     for number in (10, 11):
@@ -104,3 +100,56 @@ def test_short_drives():
 def test_a_checkpoint_that_is_gone_is_an_error(tmp_path):
     with pytest.raises(EvaluationError, match="evaluator frames"):
         Watch({"frames": HeldOutFrames([tmp_path], Setting())}).evaluate(tmp_path / "none", 1)
+
+
+def shard_recipe(micro_folder, tmp_path, **values):
+    """A recipe of two steps on one shard, with another one held out."""
+    for number in (10, 11):
+        if not (tmp_path / "data" / f"shard_{number:05d}").exists():
+            write_shard(tmp_path / "data", number, 4, seed=1)
+    base = {"init": str(micro_folder), "data": [str(tmp_path / "data")], "out": str(tmp_path / "run"), "max_steps": 4,
+            "holdout": 10, "frames_per_step": 2, "log_every": 1, "phases": [{"until": 1.0, "blocks": {8: 1.0}}],
+            "ema": 0.9, "augment": 1.0}  # fmt: skip
+    return micro_recipe(**{**base, **values})
+
+
+def test_a_run_is_evaluated_on_its_way_and_at_its_end(micro_folder, tmp_path):
+    plain = shard_recipe(micro_folder, tmp_path, out=str(tmp_path / "plain"))
+    run_recipe(plain)
+    recipe = shard_recipe(micro_folder, tmp_path, evaluate=["frames"], evaluate_frames=3, evaluate_minutes=1e-9)
+    run_chain([recipe], watch_of)
+    rows = read_csv(tmp_path / "run" / "evaluation.csv")
+    assert [row["step"] for row in rows] == ["1", "2", "3", "4"] and all("frames/failures_share" in row for row in rows)
+    losses = [[row["loss"] for row in read_csv(tmp_path / name / "log.csv")] for name in ("plain", "run")]
+    assert losses[0] == losses[1]  # the same training, watched or not
+    names = {path.name for path in (tmp_path / "run" / "plots").iterdir()}
+    assert names == {"losses.png", "rates.png", "evaluation.png", "overview.png"}
+    run_chain([recipe], watch_of)  # finished before: nothing to add
+    assert read_csv(tmp_path / "run" / "evaluation.csv") == rows
+
+
+def test_a_failed_evaluation_leaves_a_run_to_go_on_with(micro_folder, tmp_path):
+    def broken(checkpoint, step):
+        raise OSError("no disk")
+
+    recipe = shard_recipe(micro_folder, tmp_path)
+    with pytest.raises(EvaluationError, match="evaluator late at step 4"):
+        run_chain([recipe], lambda recipe: Watch({"late": broken}))
+    assert load_model(tmp_path / "run" / "checkpoint").prediction == "next"
+    run_chain([recipe], lambda recipe: Watch({"late": lambda checkpoint, step: {"fine": 1.0}}))
+    assert read_csv(tmp_path / "run" / "evaluation.csv")[0]["late/fine"] == "1.0"
+
+
+def test_recipes_name_their_evaluators(micro_folder, tmp_path):
+    assert watch_of(shard_recipe(micro_folder, tmp_path)) is None
+    watch = watch_of(shard_recipe(micro_folder, tmp_path, evaluate=["frames", "drives"], evaluate_routes=2))
+    assert list(watch.evaluators) == ["frames", "drives"]
+    assert watch.evaluators["drives"].setting == Setting(8, 3, 0.6) and watch.evaluators["drives"].routes == 2
+    assert evaluation_setting(micro_recipe(max_steps=1)) == Setting(1, 3, 0.6)
+    assert evaluation_setting(micro_recipe(max_steps=1, evaluate_decoding="B=4,steps=2")) == Setting(4, 2)
+    for values in ({"evaluate": ["sing"]}, {"evaluate": ["frames"], "holdout": 0},
+                   {"evaluate": ["drives"], "evaluate_decoding": "B=4|8"}):  # fmt: skip
+        with pytest.raises(ConfigError):
+            watch_of(shard_recipe(micro_folder, tmp_path, **values))
+    apart = shard_recipe(micro_folder, tmp_path, evaluate=["frames"], evaluate_data=["x"], holdout=0)
+    assert watch_of(apart).evaluators["frames"].folders == [Path("x")]

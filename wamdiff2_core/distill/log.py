@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from torch import Tensor
 
 from wamdiff2_core.distill.board import Board, require_tensorboard
-from wamdiff2_core.distill.csv_file import GrowingCsv
+from wamdiff2_core.distill.csv_file import GrowingCsv, read_csv, step_of
 from wamdiff2_core.distill.recipe import Recipe
 from wamdiff2_core.distill.step import KINDS, Losses
 from wamdiff2_core.tasks import TASKS
@@ -139,6 +139,10 @@ class TrainLog:
             self._board.add("data", data, clock.step)
             self._board.add("machine", memory, clock.step)
         self._progress(clock, loss, {**parts, **speed, **data})
+
+    def evaluated(self, step: int) -> bool:
+        """Are figures of this step there already, from this sitting or an earlier one?"""
+        return any(step_of(self._evaluations.path, row) == step for row in read_csv(self._evaluations.path))
 
     def evaluation(self, clock: Clock, figures: Mapping[str, float]) -> None:
         """Keep the figures of an evaluation at this step."""

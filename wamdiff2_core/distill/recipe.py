@@ -108,7 +108,12 @@ class Recipe:
     log_every: int = 50
     save_minutes: float = 2.0
     tensorboard: bool = True
-    evaluate_minutes: float = 0.0  # between two evaluations during training; 0: only at the end
+    evaluate: tuple[str, ...] = ()  # "frames": held-out frames; "drives": short closed-loop drives
+    evaluate_minutes: float = 0.0  # of training between two evaluations; 0: only at the end
+    evaluate_data: tuple[str, ...] = ()  # folders of frames to evaluate on; empty: what `holdout` keeps of `data`
+    evaluate_frames: int = 256
+    evaluate_routes: int = 4
+    evaluate_decoding: str = ""  # such as "B=8,steps=4"; "": the largest block size trained, 3 steps, threshold 0.6
     threads: int = 0  # 0: torch's choice
 
     def __post_init__(self) -> None:

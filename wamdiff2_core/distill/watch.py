@@ -5,7 +5,6 @@ An evaluator gets the checkpoint folder that was just saved and the step it belo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -21,7 +20,10 @@ class EvaluationError(Wamdiff2Error):
 
 
 class Watch:
-    """When to evaluate, and with what. minutes: between the end of an evaluation and the next; 0: only at the end."""
+    """When to evaluate, and with what. minutes: of training between two evaluations; 0: only at the end.
+
+    Time is that of training, on which all ranks agree: each asks its own watch, and all hear the same.
+    """
 
     def __init__(self, evaluators: Mapping[str, Evaluator], minutes: float = 0.0) -> None:
         """ConfigError for a negative time, or a name that a column of evaluation.csv could not begin with."""
@@ -29,11 +31,18 @@ class Watch:
         if minutes < 0 or wrong:
             raise ConfigError(f"evaluation: expected minutes >= 0 and names without '/', got {minutes}, {wrong}")
         self.evaluators, self._period_s = dict(evaluators), 60.0 * minutes
-        self._since = time.monotonic()
+        self._since_s = 0.0
 
-    def due(self) -> bool:
-        """Is it time again?"""
-        return bool(self.evaluators) and 0 < self._period_s <= time.monotonic() - self._since
+    def begin(self, seconds: float) -> None:
+        """A sitting begins after so many seconds of training."""
+        self._since_s = seconds
+
+    def due(self, seconds: float) -> bool:
+        """Is it time again? Says so once."""
+        if not self._period_s or seconds - self._since_s < self._period_s:
+            return False
+        self._since_s = seconds
+        return True
 
     def evaluate(self, checkpoint: Path, step: int) -> dict[str, float]:
         """Figures of all evaluators, as `evaluator/figure`. Training's random numbers go on as if nothing had been.
@@ -50,5 +59,4 @@ class Watch:
                         f"evaluator {name} at step {step} of {checkpoint}: {type(error).__name__}: {error}"
                     ) from error
                 figures |= {f"{name}/{key}": float(value) for key, value in found.items()}
-        self._since = time.monotonic()
         return figures
