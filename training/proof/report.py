@@ -1,4 +1,4 @@
-"""Writes distill.json, the pictures, and the tables between the markers of docs/distillation.md."""
+"""Writes distill.json, the pictures, and the tables between the markers of docs/distillation.md and the README."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def write(run: Path, out: Path, docs: Path, rows: Sequence[str], seeds: Sequence
     results = collect(run, rows, seeds)
     write_json(out / "distill.json", results)
     draw_all(results, docs / "images")
-    page = docs / "distillation.md"
-    if page.is_file():
-        text = fill(page.read_text(encoding="utf-8"), results)
-        new = page.with_name(f".{page.name}.new")
-        new.write_text(text, encoding="utf-8")
-        os.replace(new, page)
+    for page in (docs / "distillation.md", docs.parent / "README.md"):
+        if page.is_file():
+            text = fill(page.read_text(encoding="utf-8"), results)
+            new = page.with_name(f".{page.name}.new")
+            new.write_text(text, encoding="utf-8")
+            os.replace(new, page)
     print(json.dumps({row: _short(found) for row, found in results["rows"].items()}, indent=1))
     return results
 

@@ -22,6 +22,7 @@ QUESTIONS: dict[str, Sequence[str]] = {
     "divergence": ("stage3", "kl"),
     "teacher": ("stage3", "ar_teacher", "teacher_ar", "teacher_blocks"),
     "prediction": ("stage1", "same"),
+    "summary": ("ar", "direct", "stage1", "stage2", "stage3", "kl", "ar_teacher", "same"),
 }
 
 
