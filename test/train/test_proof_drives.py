@@ -34,6 +34,8 @@ def test_all_rows_drive_the_same_routes_and_take_turns(tmp_path):
     routes = [{(d.job.town, d.job.seed, d.job.traffic) for d in drives_of(tour(tmp_path), Run(row, 0))}
               for row in ("ar", "stage3")]  # fmt: skip
     assert routes[0] == routes[1] and len(routes[0]) == 6
+    large = drives_of(tour(tmp_path), Run("teacher_ar", 0))[0]
+    assert large.turn > evaluation.queue[-1].turn
     assert {d.job.block_size for d in evaluation.queue if d.run.row == "ar"} == {1}
 
 

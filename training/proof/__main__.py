@@ -11,7 +11,7 @@ from training.proof.rows import ROWS, Decoding
 from wamdiff2_core.errors import ConfigError, Wamdiff2Error
 
 FRAME_OPTIONS = ("device", "dtype", "frames", "sweep_frames", "fork_frames", "fork_draws", "overlap_frames", "minutes",
-                 "once", "batch")  # fmt: skip
+                 "once", "batch", "parts")  # fmt: skip
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -98,6 +98,9 @@ def parser() -> argparse.ArgumentParser:
     _drive_options(two)
     three = _common(commands.add_parser("frames", help="finished checkpoints on held-out frames"), frames)
     _frame_options(three)
+    five = _common(commands.add_parser("overlap", help="only the agreement of students with teachers"), frames)
+    _frame_options(five)
+    five.set_defaults(parts=("overlap",))
     four = _common(commands.add_parser("report", help="figures, plots and tables of all that was measured"), report)
     four.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of distill.json")
     four.add_argument("--docs", type=Path, default=Path("docs"), help="folder of distillation.md and images/")
@@ -105,8 +108,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _frame_options(three: argparse.ArgumentParser) -> None:
+    from training.proof.frames import PARTS
+
     three.add_argument("--data", type=Path, required=True, help="folder of held-out shards, complete")
     three.add_argument("--device", default="cuda:0")
+    three.add_argument("--parts", type=names, default=PARTS, help=f"of {', '.join(PARTS)}")
     three.add_argument("--dtype", default="auto")
     three.add_argument("--minutes", type=float, default=0.0, help="0: until all is measured")
     three.add_argument("--once", action="store_true", help="measure what is finished now, wait for nothing")

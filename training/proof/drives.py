@@ -66,9 +66,13 @@ class Drive:
 
     @property
     def turn(self) -> tuple:
-        """Smallest first: the first routes of all rows of the first seed, then of the next, then further routes."""
+        """Smallest first: the first routes of all rows of the first seed, then of the next, then further routes.
+
+        The large models, slow on a processor and not what is compared, come when all others have driven.
+        """
         row = ORDER.index(self.run.row) if self.run.row in ORDER else -1
-        return (self.round // ROUTES_AT_A_TIME, self.run.seed, self.round, row, self.job.town)
+        large = self.run.row in ROWS and ROWS[self.run.row].once
+        return (large, self.round // ROUTES_AT_A_TIME, self.run.seed, self.round, row, self.job.town)
 
 
 def drives_of(tour: Tour, run: Run) -> list[Drive]:

@@ -20,7 +20,7 @@ from training.proof.rows import ROWS, Run, run_of, trained
 from training.proof.train import claim, mark
 from wamdiff2_core.distill.data import Ring
 from wamdiff2_core.driver import Driver
-from wamdiff2_core.errors import DataError
+from wamdiff2_core.errors import ConfigError, DataError
 from wamdiff2_core.evaluate.decode_grid import Setting, parse_settings
 from wamdiff2_core.evaluate.frame_batches import camera_sizes, evaluate
 from wamdiff2_core.evaluate.frame_table import FrameTable, load_table
@@ -38,6 +38,7 @@ STEPS_ROWS, BLOCKS_ROWS = ("stage3",), ("stage1", "same")
 FORK_ROWS = ("ar", "stage1", "stage2", "stage3", "kl", "ar_teacher", "teacher_ar", "teacher_blocks")
 FORK_STEPS = 16
 OVERLAP_ROWS = ("stage2", "stage3", "kl", "ar_teacher")
+PARTS = ("main", "forks", "overlap", "steps", "blocks")
 OVERLAP_TEACHERS = {"teacher_blocks": 32, "teacher_ar": 1}
 
 
@@ -59,6 +60,11 @@ class Look:
     minutes: float = 0.0
     once: bool = False  # measure what is finished now, and do not wait for more
     batch: int = 0
+    parts: tuple[str, ...] = PARTS
+
+    def __post_init__(self) -> None:
+        if not self.parts or not set(self.parts) <= set(PARTS):
+            raise ConfigError(f"parts: expected some of {', '.join(PARTS)}; got {', '.join(self.parts) or 'none'}")
 
 
 @dataclass(frozen=True, order=True)
@@ -132,7 +138,8 @@ class Watch:
     def _ready(self) -> list[Unit]:
         """What can be measured now, best first."""
         done = [run for run in self.runs if run.done(self.look.root)]
-        return sorted(unit for run in done for unit in units_of(run) if unit not in self.settled and self._able(unit))
+        units = (unit for run in done for unit in units_of(run) if unit.part in self.look.parts)
+        return sorted(unit for unit in units if unit not in self.settled and self._able(unit))
 
     def _able(self, unit: Unit) -> bool:
         teachers = [run_of(name, unit.seed) for name in OVERLAP_TEACHERS]
