@@ -23,6 +23,8 @@ from benchmarks.real_data import FORMS, DataSize, batches
 from benchmarks.real_report import SETTLE, medians, on_many, scaling, schedule, table
 from benchmarks.real_shapes import SHAPES, Ids, billions, random_model, shape_config, sharpen
 from benchmarks.real_step import Trial, make_recipe, make_trial
+from benchmarks.real_variants import VARIANTS
+from benchmarks.real_variants import measure as other_way
 from wamdiff2_core.distill.batch import TrainBatch
 from wamdiff2_core.distill.layout import Layout
 from wamdiff2_core.distill.parallel import Team
@@ -62,6 +64,10 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--fp32", action="store_true", help="products in fp32 too")
     parser.add_argument("--bf16-weights", action="store_true", help="no fp32 master weights")
     parser.add_argument("--no-checkpointing", action="store_true", help="keep all activations")
+    parser.add_argument("--compile", action="store_true", help="compile the layers")
+    parser.add_argument(
+        "--variants", nargs="*", default=[], choices=VARIANTS, help="measure these, too, for a few steps"
+    )
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args(given)
 
@@ -76,10 +82,14 @@ def data_size(options: argparse.Namespace) -> DataSize:
     return DataSize(options.image, options.prompt_tokens, options.max_tokens, options.block)
 
 
+def trial_ids(options: argparse.Namespace) -> Ids:
+    return Ids.of(shape_config(options.student).text_config.vocab_size)
+
+
 def prepare(options: argparse.Namespace, team: Team) -> tuple[Trial, list[TrainBatch], dict]:
     """Models, this process' batches, and how large all of it is."""
     say(team, f"{team.world} x {team.device.type}: models")
-    ids = Ids.of(shape_config(options.student).text_config.vocab_size)
+    ids = trial_ids(options)
     size = data_size(options)
     product = torch.float32 if options.fp32 else torch.bfloat16
     student = random_model(
@@ -99,6 +109,7 @@ def prepare(options: argparse.Namespace, team: Team) -> tuple[Trial, list[TrainB
         bf16=not options.fp32,
         master_weights=not options.bf16_weights,
         gradient_checkpointing=not options.no_checkpointing,
+        compile=options.compile,
         parallel=options.parallel,
         device=str(team.device),
     )
@@ -163,6 +174,10 @@ def measure(options: argparse.Namespace, team: Team) -> dict:
     peak = team.everyones(memory(team)["peak"])
     end = trial.evaluate(mine)
     curve = trial.curve()
+    variants = {}
+    for name in options.variants:
+        variants[name] = other_way(name, trial, mine, data_size(options), trial_ids(options))
+        say(team, f"{name}: {variants[name]}")
     if not team.leads:
         return {}
     ms = medians(steps)
@@ -177,6 +192,7 @@ def measure(options: argparse.Namespace, team: Team) -> dict:
         "steps": len(steps),
         "start": start,
         "end": end,
+        "variants": variants,
         "curve": [[round(value, 5) for value in step] for step in curve],
         "ms": {name: round(value, 2) for name, value in ms.items()},
         "first_step_s": round(steps[0]["step"] / 1e3, 1),

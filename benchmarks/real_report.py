@@ -53,6 +53,13 @@ def scaling(one: dict, many: dict) -> float:
     return many["tokens_per_s"] / many["gpus"] / one["tokens_per_s"]
 
 
+def other(one: dict) -> str:
+    """A variant in a few words."""
+    if not one["fits"]:
+        return "does not fit"
+    return f"{one['ms']['step']:.0f} ms, {one['samples_per_step']} samples, {one['memory_gb']:.1f} GB"
+
+
 def table(figures: dict) -> str:
     """A Markdown table of one trial."""
     start, end = figures["start"], figures["end"]
@@ -67,6 +74,7 @@ def table(figures: dict) -> str:
         ("autoregressive loss", f"{start['autoregressive']:.3f} -> {end['autoregressive']:.3f}"),
         ("divergence from the teacher", f"{start['divergence']:.4f} -> {end['divergence']:.4f}"),
         *((f"ms: {name}", f"{ms:.0f}") for name, ms in figures["ms"].items() if name != "step"),
+        *((f"other way: {name}", other(one)) for name, one in figures["variants"].items()),
         *((f"hours, {name}, {SAMPLES} samples", f"{hours:.0f}") for name, hours in figures["hours"].items()),
     ]
     return "\n".join(["| | |", "|:---|---:|", *(f"| {name} | {value} |" for name, value in rows)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,8 @@ from wamdiff2_core.distill.parallel import Team, gathered
 from wamdiff2_core.distill.recipe import Phase, Recipe
 from wamdiff2_core.distill.step import BlockSizes, Method, batch_losses
 from wamdiff2_core.distill.teacher import Teacher
+from wamdiff2_core.distill.trainer import passes
 from wamdiff2_core.model.tokens import Grid
-from wamdiff2_core.model.vision import encode_batch
 
 NOISE_SEED = 1234  # of the corruption in evaluations: the same before and after training
 
@@ -79,14 +79,25 @@ class TimedTeacher(Teacher):
             return super().hidden(rows, visual, live, block, noise)
 
 
-def timed_encode(name: str, watch: Stopwatch) -> Callable[..., Tensor]:
-    """encode_batch as a part of the step."""
+Encode = Callable[..., Tensor]
+
+
+def timed_encode(name: str, watch: Stopwatch, encode: Encode) -> Encode:
+    """`encode` as a part of the step."""
 
     def run(visual: nn.Module, patches: Tensor, grid: Grid) -> Tensor:
         with watch(name):
-            return encode_batch(visual, patches, grid)
+            return encode(visual, patches, grid)
 
     return run
+
+
+def timed_passes(recipe: Recipe, watch: Stopwatch) -> tuple[Pass, Pass]:
+    """Passes of student and teacher as training makes them."""
+    how = passes(recipe)
+    own = replace(how, encode=timed_encode("student vision", watch, how.encode))
+    theirs = replace(how, encode=timed_encode("teacher vision", watch, how.encode), checkpointing=False)
+    return own, theirs
 
 
 def make_recipe(block: int = 32, **given: object) -> Recipe:
@@ -111,7 +122,7 @@ class Trial:
     """A student, its teacher and what a step needs. On several processes each has its own batches."""
 
     student: nn.Module
-    teacher: Teacher
+    teacher: TimedTeacher
     method: Method
     recipe: Recipe
     optimiser: torch.optim.Optimizer
@@ -176,10 +187,8 @@ def make_trial(
     watch = Stopwatch(team.device)
     student.train()
     teacher.eval().requires_grad_(False)
-    cast = torch.bfloat16 if recipe.bf16 else torch.float32
-    how = Pass(cast, encode=timed_encode("student vision", watch), checkpointing=recipe.gradient_checkpointing)
-    theirs = Pass(cast, encode=timed_encode("teacher vision", watch))
-    how, theirs = team.shard(student, how, cast), team.shard(teacher, theirs, cast)
+    how, theirs = timed_passes(recipe, watch)
+    how, theirs = team.shard(student, how, how.cast), team.shard(teacher, theirs, theirs.cast)
     return Trial(
         student=student,
         teacher=TimedTeacher(teacher, layout, theirs, recipe.teacher_block_size, watch),

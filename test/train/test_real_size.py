@@ -115,6 +115,16 @@ def test_the_trial_runs_and_the_losses_fall(more, tmp_path, capsys):
     assert "divergence from the teacher" in capsys.readouterr().out
 
 
+def test_steps_done_otherwise(tmp_path):
+    script = importlib.import_module("benchmarks.distill_real")
+    out = tmp_path / "one.json"
+    more = ["--steps", "2", "--variants", "all_activations", "dense", "rows"]
+    assert script.main([*SMALL_RUN, *more, "--out", str(out)]) == 0
+    found = json.loads(out.read_text())["variants"]
+    assert list(found) == more[3:]
+    assert all(one["fits"] and one["samples_per_step"] == 2 and one["ms"]["step"] > 0 for one in found.values())
+
+
 def test_the_trial_stops_in_time(tmp_path):
     script = importlib.import_module("benchmarks.distill_real")
     out = tmp_path / "one.json"
