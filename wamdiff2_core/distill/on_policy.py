@@ -16,6 +16,8 @@ from wamdiff2_core.decode.result import DecodeResult, Status
 from wamdiff2_core.decode.scaffold import Scaffold
 from wamdiff2_core.distill.batch import RingBatch
 from wamdiff2_core.distill.layout import Rows
+from wamdiff2_core.distill.stream.own import own_stream_answers
+from wamdiff2_core.distill.stream.packing import StreamBatch
 from wamdiff2_core.model.checkpoint import LoadedModel
 from wamdiff2_core.model.tokenizer import TextTokenizer
 from wamdiff2_core.tasks import ask, detect, plan
@@ -25,9 +27,19 @@ THRESHOLD = 0.9
 _ALLOWED = {"plan": plan.allowed, "detect": detect.allowed, "ask": ask.allowed}
 
 
-@torch.no_grad()
-def own_answers(loaded: LoadedModel, batch: RingBatch, block_size: int) -> RingBatch:
+def own_answers(loaded: LoadedModel, batch: RingBatch | StreamBatch, block_size: int) -> RingBatch | StreamBatch:
     """The batch with answers that the model gives; where it gives none that can be used, the truth stays."""
+    if isinstance(batch, StreamBatch):
+        return own_stream_answers(loaded, batch, _decoding(block_size))
+    return _own_ring_answers(loaded, batch, block_size)
+
+
+def _decoding(block_size: int) -> DecodingConfig:
+    return DecodingConfig(block_size=block_size, steps=min(STEPS, block_size), threshold=THRESHOLD)
+
+
+@torch.no_grad()
+def _own_ring_answers(loaded: LoadedModel, batch: RingBatch, block_size: int) -> RingBatch:
     model = loaded.model
     training = model.training
     model.eval()
@@ -78,7 +90,7 @@ def _answered(
         ids,
         pixels.view(len(lengths), patches, -1)[chosen].flatten(0, 1),
         grid.view(len(lengths), images, 3)[chosen].flatten(0, 1),
-        DecodingConfig(block_size=block_size, steps=min(STEPS, block_size), threshold=THRESHOLD),
+        _decoding(block_size),
         Scaffold(allowed) if allowed else None,
         max_new_tokens=[room] * len(there),
     )

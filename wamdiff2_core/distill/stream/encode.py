@@ -71,9 +71,8 @@ class Encoder:
         self.form = ImageFormat.from_folder(folder)
         self.image_id = self.tokenizer.control("<|image_pad|>")
         self.sizes, self.exact = _image_sizes(entry) if kind == "wamdiff2" else (None, False)
-        formats = {**UPSTREAM_FORMATS, **entry.get("answer_formats", {})}
         self.limits: dict[str, int] = dict(entry.get("max_new_tokens", {}))
-        self.allowed = {task: _MODULES[task].allowed(self.tokenizer, formats[task]) for task in TASKS}
+        self.allowed = answer_scaffolds(self.tokenizer, entry)
 
     def __call__(self, sample: Sample) -> Encoded:
         """Raises BadSample."""
@@ -152,6 +151,12 @@ def conversation_ids(tokenizer: TextTokenizer, turns: Sequence[Turn], image_toke
             said = [*tokenizer.encode("system\n"), *tokenizer.encode(turn.text.strip())]
             ids += [tokenizer.control("<|im_start|>"), *said, tokenizer.control(END), *tokenizer.encode("\n")]
     return ids
+
+
+def answer_scaffolds(tokenizer: TextTokenizer, entry: dict) -> dict[str, tuple[tuple[int, ...] | None, ...] | None]:
+    """Allowed ids at each place of each task's answer, None where a format is free; entry: block_diffusion."""
+    formats = {**UPSTREAM_FORMATS, **entry.get("answer_formats", {})}
+    return {task: _MODULES[task].allowed(tokenizer, formats[task]) for task in TASKS}
 
 
 def load_picture(path: Path) -> np.ndarray:

@@ -32,7 +32,8 @@ class StreamBatch:
     the last sample; image_at (S, L) row of the table of image features, -1 for text.
     Per sample: answer (R, C) ids, filled up with end tokens; answer_length (R,); given (R, C) scaffold places;
     task (R,) number or -1; room (R,) places for the answer; start (R,) flat place of its first clean token in (S * L).
-    images: uint8 (H, W, 3), each with a grid of patches; names of the samples. copies: 1 without noisy rooms.
+    images: uint8 (H, W, 3), each with a grid of patches; shown: which of them each sample shows, in order;
+    names of the samples. copies: 1 without noisy rooms.
     """
 
     ids: Tensor
@@ -49,6 +50,7 @@ class StreamBatch:
     start: Tensor
     images: tuple[Tensor, ...]
     grids: tuple[Grid, ...]
+    shown: tuple[tuple[int, ...], ...]
     names: tuple[str, ...]
     form: ImageFormat
     copies: int = 2
@@ -181,6 +183,7 @@ def collate(
         start=torch.tensor(starts, dtype=torch.int64),
         images=tuple(torch.from_numpy(picture) for picture in table.pictures),
         grids=tuple(table.grids),
+        shown=tuple(table.numbers(sample) for sample in samples),
         names=tuple(sample.name for sample in samples),
         form=encoder.form,
         copies=copies,
@@ -222,7 +225,7 @@ class _ImageTable:
     def __init__(self, samples: Sequence[Encoded], form: ImageFormat) -> None:
         self.pictures: list[np.ndarray] = []
         self.grids: list[Grid] = []
-        self._first: dict[str, tuple[int, int]] = {}  # key: first row of the feature table, rows
+        self._first: dict[str, tuple[int, int]] = {}  # key: first row of the feature table, rows; in table order
         total = 0
         for sample in samples:
             for key, picture, grid in zip(sample.keys, sample.images, sample.grids, strict=True):
@@ -232,6 +235,11 @@ class _ImageTable:
                     self.pictures.append(picture)
                     self.grids.append(grid)
                     total += count
+
+    def numbers(self, sample: Encoded) -> tuple[int, ...]:
+        """Which of the pictures a sample shows."""
+        order = list(self._first)
+        return tuple(order.index(key) for key in sample.keys)
 
     def rows(self, sample: Encoded) -> Tensor:
         """(P,) feature row of each prompt token, -1 for text."""
