@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
+import time
 
 import pytest
 
-from training.proof.drives import FILE, Evaluation, Tour, drives_of
+from training.proof.drives import FILE, Evaluation, Pool, Tour, drives_of
 from training.proof.rows import Decoding, Run
 from wamdiff2_core.errors import ConfigError
 
@@ -79,3 +83,30 @@ def test_the_expert_drives_and_time_ends_it(tmp_path):
     assert late.run() == 2
     lines = (tmp_path / FILE).read_text().splitlines()
     assert all(json.loads(line) for line in lines) and len(lines) >= 1
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_names_its_drive_and_is_replaced(tmp_path):
+    expert = drives_of(tour(tmp_path, length_m=(60.0, 80.0), traffic=(2, 1)), Run("expert", 0))
+    pool = Pool(1, ())
+    try:
+        pool.submit(0, expert[0])
+        while not multiprocessing.active_children():
+            time.sleep(0.1)
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+        (row,) = finished(pool)
+        assert "BrokenProcessPool" in row["error"] and row["key"] == expert[0].job.key and pool.free == [0]
+        pool.submit(0, expert[1])
+        (row,) = finished(pool)
+        assert row["town"] == "Town02" and row["driving_score"] > 0.0
+    finally:
+        pool.close()
+
+
+def finished(pool):
+    end = time.monotonic() + 120.0
+    while time.monotonic() < end:
+        rows = pool.finished(1.0)
+        if rows:
+            return rows
+    return []
