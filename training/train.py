@@ -79,10 +79,8 @@ def evaluation_setting(recipe: Recipe) -> Setting:
 
 def _frames(recipe: Recipe) -> Evaluator:
     folders, holdout = (recipe.evaluate_data, 0) if recipe.evaluate_data else (recipe.data, recipe.holdout)
-    if not recipe.evaluate_data and not holdout:
-        raise ConfigError(
-            f"recipe {recipe.name}: evaluate=frames needs evaluate_data, or holdout to keep shards for it"
-        )
+    if not folders or not (recipe.evaluate_data or holdout):
+        raise ConfigError(f"recipe {recipe.name}: evaluate=frames needs evaluate_data, or data and holdout")
     paths, dtype = [Path(folder) for folder in folders], "bfloat16" if recipe.bf16 else "float32"
     return HeldOutFrames(paths, evaluation_setting(recipe), recipe.evaluate_frames, holdout, recipe.device, dtype)
 

@@ -56,8 +56,10 @@ class Prediction:
     def widened(self, width: int) -> Prediction:
         """The same for `width` positions; those behind get token 0 with probability 0."""
         beyond = (0, width - self.tokens.shape[1])
-        parts = (self.tokens, self.probability, self.certainty)
-        return Prediction(*(torch.nn.functional.pad(one, beyond) for one in parts), self.usable)
+        tokens, probability, certainty = (
+            torch.nn.functional.pad(one, beyond) for one in (self.tokens, self.probability, self.certainty)
+        )
+        return Prediction(tokens, probability, certainty, self.usable)
 
     def select(self, rows: Tensor) -> Prediction:
         """Only these rows."""
