@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.real_data import DataSize, batches
+from benchmarks.real_report import attention_table
 from benchmarks.real_shapes import SHAPES, TEXT, Ids
 from wamdiff2_core.distill.attention import Mask, attend, prepared
 from wamdiff2_core.distill.layout import Layout
@@ -123,20 +124,6 @@ def measure(options: argparse.Namespace, image: tuple[int, int]) -> dict:
     return found
 
 
-def table(results: Sequence[dict]) -> str:
-    """Markdown."""
-    lines = [
-        "| samples in a stream | attention | mask ms | forward ms | forward + backward ms | mask GB | pass GB |",
-        "|---:|:---|---:|---:|---:|---:|---:|",
-    ]
-    for found in results:
-        for kind in KINDS:
-            one = found[kind]
-            times = " | ".join(f"{one[name]:.2f}" for name in ("mask_ms", "forward_ms", "both_ms"))
-            lines.append(f"| {found['samples']} | {kind} | {times} | {one['mask_gb']:.2f} | {one['both_gb']:.2f} |")
-    return "\n".join(lines)
-
-
 def main(given: Sequence[str] | None = None) -> int:
     options = arguments(given)
     if options.device.startswith("cuda"):
@@ -146,7 +133,8 @@ def main(given: Sequence[str] | None = None) -> int:
         width, _, height = image.partition("x")
         results.append(measure(options, (int(width), int(height))))
     device = torch.cuda.get_device_name() if options.device.startswith("cuda") else options.device
-    print(f"{options.shape}, {options.max_tokens} tokens, {device}, torch {torch.__version__}\n\n{table(results)}")
+    print(f"{options.shape}, {options.max_tokens} tokens, {device}, torch {torch.__version__}\n")
+    print(attention_table(results))
     print("largest differences of outputs:", ", ".join(f"{found['largest_difference']:.4f}" for found in results))
     if options.out is not None:
         figures = {"device": device, "torch": torch.__version__, "shape": options.shape, "results": results}

@@ -110,6 +110,7 @@ def prepare(options: argparse.Namespace, team: Team) -> tuple[Trial, list[TrainB
         master_weights=not options.bf16_weights,
         gradient_checkpointing=not options.no_checkpointing,
         compile=options.compile,
+        attention=options.attention,
         parallel=options.parallel,
         device=str(team.device),
     )
@@ -239,11 +240,13 @@ def main(given: Sequence[str] | None = None) -> int:
         figures = measure(options, team)
         if not team.leads:
             return 0
+        before = []
         if options.one is not None:
-            figures = compared(figures, json.loads(options.one.read_text(encoding="utf-8")))
+            before = [json.loads(options.one.read_text(encoding="utf-8"))]
+            figures = compared(figures, before[0])
         if options.out is not None:
             options.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
-        print(table(figures))
+        print(table(*before, figures))
     return 0
 
 

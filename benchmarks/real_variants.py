@@ -40,6 +40,17 @@ def rows(trial: Trial, mine: Set, size: DataSize, ids: Ids) -> tuple[Trial, Set]
     return trial, batches("rows", size, ids, count, streams, "dense", trial.team.device)
 
 
+def large_image(trial: Trial, mine: Set, size: DataSize, ids: Ids) -> tuple[Trial, Set]:
+    """Pictures of 1920 x 1080 as upstream's rule fits them, 1,980 tokens: fewer samples in streams as long."""
+    large = replace(size, image=(1920, 1056))
+    return trial, batches("stream", large, ids, 1, 1, trial.recipe.attention, trial.team.device)
+
+
+def two_streams(trial: Trial, mine: Set, size: DataSize, ids: Ids) -> tuple[Trial, Set]:
+    """Twice as many tokens a step."""
+    return trial, batches("stream", size, ids, 1, 2, trial.recipe.attention, trial.team.device)
+
+
 def compiled(trial: Trial, mine: Set, size: DataSize, ids: Ids) -> tuple[Trial, Set]:
     """Layers compiled, as with the recipe's `compile`."""
     if trial.team.mesh is not None:
@@ -49,7 +60,8 @@ def compiled(trial: Trial, mine: Set, size: DataSize, ids: Ids) -> tuple[Trial, 
     return replace(trial, method=replace(trial.method, how=own), teacher=teacher), mine
 
 
-VARIANTS: dict[str, Change] = {change.__name__: change for change in (all_activations, dense, rows, compiled)}
+_CHANGES: tuple[Change, ...] = (all_activations, dense, rows, large_image, two_streams, compiled)
+VARIANTS: dict[str, Change] = {change.__name__: change for change in _CHANGES}
 
 
 def measure(name: str, trial: Trial, mine: Set, size: DataSize, ids: Ids) -> dict:

@@ -13,6 +13,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.real_data import MOST_ANSWER, DataSize, batches, plan_text
+from benchmarks.real_report import main as report
 from benchmarks.real_report import medians, on_many, rest, scaling, schedule, stage_ms
 from benchmarks.real_shapes import Ids, billions, random_model, shape_config, sharpen
 from wamdiff2_core.distill.forward import Pass, hidden_states, taken
@@ -118,11 +119,12 @@ def test_the_trial_runs_and_the_losses_fall(more, tmp_path, capsys):
 def test_steps_done_otherwise(tmp_path):
     script = importlib.import_module("benchmarks.distill_real")
     out = tmp_path / "one.json"
-    more = ["--steps", "2", "--variants", "all_activations", "dense", "rows"]
+    more = ["--steps", "2", "--variants", "all_activations", "dense", "rows", "two_streams"]
     assert script.main([*SMALL_RUN, *more, "--out", str(out)]) == 0
     found = json.loads(out.read_text())["variants"]
     assert list(found) == more[3:]
-    assert all(one["fits"] and one["samples_per_step"] == 2 and one["ms"]["step"] > 0 for one in found.values())
+    assert [one["samples_per_step"] for one in found.values()] == [2, 2, 2, 4]
+    assert all(one["fits"] and one["ms"]["step"] > 0 for one in found.values())
 
 
 def test_the_trial_stops_in_time(tmp_path):
@@ -144,8 +146,14 @@ def test_hours_of_the_schedule():
     assert scaling({"tokens_per_s": 10.0}, {"tokens_per_s": 18.0, "gpus": 2}) == pytest.approx(0.9)
 
 
-def test_both_attentions_are_measured_and_agree(capsys):
-    script = importlib.import_module("benchmarks.distill_attention")
+def test_attentions_are_measured_and_agree_and_all_of_it_becomes_a_section(tmp_path, capsys):
+    trial, attention = (importlib.import_module(f"benchmarks.distill_{name}") for name in ("real", "attention"))
+    one, two, third = (tmp_path / f"{name}.json" for name in ("one", "two", "attention"))
+    assert trial.main([*SMALL_RUN, "--steps", "2", "--out", str(one)]) == 0
+    assert trial.main([*SMALL_RUN, "--steps", "2", "--one", str(one), "--out", str(two)]) == 0
     given = ["--device", "cpu", "--shape", "micro", "--images", "64x64", "--max-tokens", "512", "--prompt-tokens", "20"]
-    assert script.main([*given, "--repeats", "1"]) == 0
+    assert attention.main([*given, "--repeats", "1", "--out", str(third)]) == 0
     assert "outputs: 0.0000" in capsys.readouterr().out
+    assert report([str(one), str(two), "--attention", str(third)]) == 0
+    text = capsys.readouterr().out
+    assert "| 2 | flex |" in text and "an extrapolation" in text and text.count("| step |") == 1
