@@ -15,7 +15,7 @@ from wamdiff2_core.decode.decoder import BlockDecoder
 from wamdiff2_core.decode.result import DecodeResult
 from wamdiff2_core.decode.scaffold import Scaffold
 from wamdiff2_core.errors import CheckpointError, ConfigError
-from wamdiff2_core.model.checkpoint import LoadedModel, load_model
+from wamdiff2_core.model.checkpoint import LoadedModel, load_model, prompts_of
 from wamdiff2_core.model.images import ImageFormat, preprocess
 from wamdiff2_core.model.prompt import Prompt, chat_prompt, human_text
 from wamdiff2_core.model.tokenizer import TextTokenizer
@@ -50,8 +50,8 @@ class Driver:
         self.decoder = BlockDecoder(loaded)
         self.limits = limits or plan.PlanLimits()
         self.decoding = decoding or DecodingConfig(block_size=32 if loaded.mask_token_id is not None else 1)
-        self.ours = loaded.kind == "wamdiff2"
         entry = loaded.block_diffusion
+        self.ours = prompts_of(loaded.kind, entry, loaded.folder) == "wamdiff2-1"
         self.formats: dict[str, str] = {**UPSTREAM_FORMATS, **entry.get("answer_formats", {})}
         self.max_new_tokens: dict[str, int] = {**UPSTREAM_TOKENS, **entry.get("max_new_tokens", {})}
         self.image_sizes = {name: (int(w), int(h)) for name, (w, h) in entry.get("image_sizes", {}).items()}

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KINDS = ("qwen3_vl", "wam_diff2", "wamdiff2")
 PREDICTIONS = ("next", "same")
+PROMPTS = ("wamdiff2-1", "upstream")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 # Upstream's format does not store the mask token. Its released models use this row of the 151,936-row vocabulary;
@@ -134,6 +135,17 @@ def block_diffusion_of(raw: Mapping[str, Any], kind: str, folder: Path) -> dict[
     if kind == "wamdiff2" and (isinstance(mask, bool) or not isinstance(mask, int)):
         raise CheckpointError(f"{folder}: block_diffusion.mask_token_id: expected an integer, got {mask!r}")
     return dict(entry)
+
+
+def prompts_of(kind: str, block_diffusion: Mapping[str, Any], folder: Path | None = None) -> str:
+    """Whose prompts and images a checkpoint knows, one of PROMPTS: what its `prompt` entry says; without one, ours if
+    it names image sizes, and upstream's (one picture of any size) otherwise.
+    """
+    ours = kind == "wamdiff2" and bool(block_diffusion.get("image_sizes"))
+    prompts = block_diffusion.get("prompt", PROMPTS[0] if ours else PROMPTS[1])
+    if prompts not in PROMPTS:
+        raise CheckpointError(f"{folder}: block_diffusion.prompt: expected one of {PROMPTS}, got {prompts!r}")
+    return prompts
 
 
 def qwen3_vl_config(raw: Mapping[str, Any], folder: Path) -> Qwen3VLConfig:

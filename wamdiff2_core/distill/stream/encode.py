@@ -16,7 +16,7 @@ from torch import Tensor
 from wamdiff2_core.distill.stream.conversations import BadSample, Sample, Turn
 from wamdiff2_core.driver import UPSTREAM_FORMATS
 from wamdiff2_core.errors import DataError
-from wamdiff2_core.model.checkpoint import block_diffusion_of, kind_of, read_json
+from wamdiff2_core.model.checkpoint import block_diffusion_of, kind_of, prompts_of, read_json
 from wamdiff2_core.model.images import ImageFormat, Size, fit
 from wamdiff2_core.model.prompt import IMAGE, chat_prompt
 from wamdiff2_core.model.tokenizer import END, TextTokenizer
@@ -70,7 +70,8 @@ class Encoder:
         self.tokenizer = TextTokenizer.from_folder(folder)
         self.form = ImageFormat.from_folder(folder)
         self.image_id = self.tokenizer.control("<|image_pad|>")
-        self.sizes, self.exact = _image_sizes(entry) if kind == "wamdiff2" else (None, False)
+        ours = prompts_of(kind, entry, folder) == "wamdiff2-1"
+        self.sizes, self.exact = _image_sizes(entry) if ours else (None, False)
         self.limits: dict[str, int] = dict(entry.get("max_new_tokens", {}))
         self.allowed = answer_scaffolds(self.tokenizer, entry)
 
