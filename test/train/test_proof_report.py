@@ -104,6 +104,10 @@ def test_figures_are_those_of_the_rows(root):
     assert found["blocks"]["same"]["steps_needed"]["0"][32]["steps"] == 4
     assert found["forks"]["stage3"]["modes"]["mean"] == 2.0 and found["forks"]["kl"] is None
     assert found["overlap"]["stage3"]["teacher_blocks"]["mean"] == pytest.approx(0.55)
+    verdicts = {one["what"]: one["reached"] for one in found["targets"]}
+    assert verdicts["driving score minus the baseline's, points"] is True
+    assert verdicts["forwards per plan as a share"] is False  # 3 of 1
+    assert verdicts["share of answers that cannot be parsed"] is True
     json.dumps(found, allow_nan=False)
 
 

@@ -16,7 +16,7 @@ INK, BLUE, GREEN, ORANGE, RED, GREY = "#1f2933", "#2f6fde", "#1f9d61", "#e08a1e"
 STAGES = ("ar", "direct", "stage1", "stage2", "stage3", "kl", "ar_teacher")
 NAMES = {
     "ar": "AR", "direct": "direct", "stage1": "stage 1", "stage2": "+ stage 2", "stage3": "+ stage 3",
-    "kl": "forward KL", "ar_teacher": "AR teacher", "same": "same", "teacher_ar": "large AR",
+    "kl": "forward KL", "ar_teacher": "AR teacher", "same": "same", "base": "first AR", "teacher_ar": "large AR",
     "teacher_blocks": "large diffusion",
 }  # fmt: skip
 COLOURS = {"ar": INK, "direct": RED, "stage1": "#9db8ea", "stage2": "#6790e3", "stage3": BLUE,

@@ -16,6 +16,7 @@ from training.proof.forks import fork_figures
 from training.proof.frames import OVERLAP, store_of
 from training.proof.pairs import row_difference, spread
 from training.proof.rows import ROWS, Run, run_of
+from training.proof.targets import targets
 from wamdiff2_core.evaluate.frame_store import FrameStore, Measured
 from wamdiff2_sim.evaluate import EXPERT, score_of
 from wamdiff2_sim.question_kinds import kind_of
@@ -49,6 +50,7 @@ def collect(root: Path, rows: Sequence[str], seeds: Sequence[int]) -> dict:
     return {
         "what": "distill",
         "rows": found,
+        "targets": [target.values() for target in targets(found)],
         "expert": _expert(drives),
         "held_out_frames": max((len(one.rows) for one in mains.values()), default=None),
         "exposure": {row: _exposure(errors, row, seeds) for row in ("stage3", "stage1", "direct") if row in rows},

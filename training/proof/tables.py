@@ -152,11 +152,20 @@ def blocks_table(results: dict) -> str:
     return markdown([["row", "B", "steps needed (per seed)", "ADE m there", "forwards per plan"], *body])
 
 
+def targets_table(results: dict) -> str:
+    """What had to be reached."""
+    verdict = {True: "reached", False: "missed", None: MISSING}
+    body = [[one["what"], _number(one["measured"], 4), f"{'at most' if one['most'] else 'at least'} {one['limit']:g}",
+             verdict[one["reached"]]] for one in results["targets"]]  # fmt: skip
+    return markdown([["`stage3` beside `ar`", "measured", "to reach", ""], *body])
+
+
 ALL = ("ar", "direct", "stage1", "stage2", "stage3", "kl", "ar_teacher", "same")
 TABLES: dict[str, Callable[[dict], str]] = {
     **{name: partial(rows_table, rows=rows) for name, rows in QUESTIONS.items()},
     "drives": lambda results: drives_table(results, (*ALL, "teacher_ar", "teacher_blocks")),
     "against": lambda results: against_table(results, ALL[1:]),
+    "targets": targets_table,
     "overlap": overlap_table,
     "forks": forks_table,
     "exposure": exposure_table,
