@@ -9,11 +9,12 @@ from typing import Protocol
 
 import torch
 
-from wamdiff2_core.distill.batch import RingBatch, TrainBatch
+from wamdiff2_core.distill.batch import RingBatch
 from wamdiff2_core.distill.data import Feeder, Ring, wait_for
 from wamdiff2_core.distill.parallel import Team, branch, rank_seed
 from wamdiff2_core.distill.recipe import Recipe
 from wamdiff2_core.distill.samples import DataSpec
+from wamdiff2_core.distill.stream.packing import StreamBatch
 from wamdiff2_core.distill.stream.source import StreamSource
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.images import ImageFormat
@@ -55,7 +56,7 @@ class Source(Protocol):
     def poll(self) -> None:
         """Take in what has arrived."""
 
-    def draw(self) -> TrainBatch: ...
+    def draw(self) -> RingBatch | StreamBatch: ...
 
     def state(self) -> dict: ...
 
@@ -102,6 +103,10 @@ class RingSource:
     def start(cls, recipe: Recipe, entry: dict, team: Team | None = None) -> RingSource:
         if not recipe.data:
             raise ConfigError(f"recipe {recipe.name}: data must be set")
+        if recipe.attention != "dense":
+            raise ConfigError(
+                f"recipe {recipe.name}: attention {recipe.attention} is for packed streams: source=stream"
+            )
         spec, folders = data_spec(recipe, entry), [Path(folder) for folder in recipe.data]
         rank, world = (0, 1) if team is None else (team.rank, team.world)
         ring = Ring(spec, recipe.ring_frames, torch.device(recipe.device), rank_seed(recipe.seed, rank))
@@ -158,7 +163,7 @@ class RingSource:
             self.ring.write(frames)
 
     def draw(self) -> RingBatch:
-        batch = self.ring.draw(self.recipe.frames_per_step, self.recipe.augment)
+        batch = self.ring.draw(self.recipe.frames_per_step, self.recipe.augment, self.recipe.free_share)
         return RingBatch(batch, self.ring.spec.order())
 
     def state(self) -> dict:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from wamdiff2_core.distill.batch import RingBatch, TrainBatch
+from wamdiff2_core.distill.batch import TrainBatch
 from wamdiff2_core.distill.captured import CapturedStep
 from wamdiff2_core.distill.checkpoint import mend
 from wamdiff2_core.distill.forward import Pass, text_layer
@@ -60,7 +61,8 @@ def run_chain(
                 trainer = Trainer(recipe, source, team, watch)
                 source = trainer.source
                 checkpoints.append(trainer.run())
-                del trainer  # its optimiser and gradients leave the device
+                del trainer
+                gc.collect()  # its optimiser and gradients leave the device
         finally:
             if source is not None:
                 source.close()
@@ -208,7 +210,7 @@ class Trainer:
         batch = self.source.draw()
         every = self.recipe.on_policy_every
         if every and (self.clock.step + 1) % every == 0:
-            assert self.phase is not None and isinstance(batch, RingBatch)  # recipes with on_policy_every have both
+            assert self.phase is not None  # a recipe with on_policy_every has phases
             batch = own_answers(self.student.loaded, batch, max(self.phase.blocks))
         return self._losses(batch)[1]
 
