@@ -148,3 +148,25 @@ def test_a_file_that_changed_under_us(tmp_path):
 
 def list_of(data: Conversations) -> list:
     return [data[number] for number in range(len(data))]
+
+
+def test_a_file_cut_anywhere_gives_whole_samples_or_says_why(tmp_path):
+    samples = [talk(f"ü {number}?", f"😀{number}", id=f"{number}") for number in range(3)]
+    for name, raw in (
+        ("x.json", json.dumps(samples, ensure_ascii=False).encode()),
+        ("x.jsonl", "\n".join(json.dumps(sample, ensure_ascii=False) for sample in samples).encode()),
+    ):
+        kept = []
+        for cut in range(len(raw)):
+            (tmp_path / name).write_bytes(raw[:cut])
+            try:
+                data = Conversations([tmp_path / name])
+            except DataError as error:
+                assert name in str(error) and cut < len(raw) // 2
+                continue
+            answers = [sample.answer for sample in list_of(data)]
+            assert answers == [f"😀{number}" for number in range(len(answers))]
+            at_a_line_end = name == "x.jsonl" and raw[cut : cut + 1] in (b"\n", b"") or raw[cut - 1 : cut] == b"\n"
+            assert at_a_line_end or data.tally.bad == {"broken JSON": 1}
+            kept.append(len(answers))
+        assert kept == sorted(kept) and set(kept) >= {1, 2}

@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from shards import write_shard
 from stream_files import as_kind, picture, talk, write
 
+from wamdiff2_core.distill.samples import DataSpec, read_shard
+from wamdiff2_core.distill.samples import Encoder as RowEncoder
 from wamdiff2_core.distill.stream.conversations import BadSample, Conversations
 from wamdiff2_core.distill.stream.encode import Encoded, Encoder
 from wamdiff2_core.driver import Driver
@@ -151,3 +154,27 @@ def test_room_counts_whole_blocks_and_copies(micro_folder, tmp_path):
     encode(micro_folder, tmp_path, sample, max_tokens=length, fill=32)
     with pytest.raises(BadSample, match=f"{length} tokens, room for {length - 1}"):
         encode(micro_folder, tmp_path, sample, max_tokens=length - 1, fill=32)
+
+
+def test_our_shards_give_the_rows_that_the_ring_trains_on(micro_folder, tmp_path):
+    shard = write_shard(tmp_path, 1, 2)
+    spec = DataSpec(str(micro_folder), tuple(CAMERAS.values()), prompt_room={"plan": 96, "detect": 32, "ask": 48})
+    frames = read_shard(shard, RowEncoder(spec))
+    data, encoder = Conversations([shard / "samples.json"]), Encoder(micro_folder, 1024)
+    counts: dict[tuple[int, str], int] = {}
+    for number in range(len(data)):
+        sample = data[number]
+        frame, got, arrays = int(sample.images[0].name[:4]), encoder(sample), frames.tasks[sample.task]
+        row = counts.get((frame, sample.task), 0)
+        counts[frame, sample.task] = row + 1
+        length = arrays.prompt_length[frame, row]
+        assert arrays.prompt[frame, row, -length:].tolist() == got.prompt.tolist()
+        assert arrays.positions[frame, row, :, -length:].tolist() == got.positions.tolist()
+        answer = arrays.answer[frame, row]
+        assert answer[: len(got.answer)].tolist() == got.answer.tolist()
+        assert (answer[len(got.answer) :] == encoder.tokenizer.eos_id).all()
+        given = got.given[: len(answer)]
+        assert arrays.given[frame, row, : len(given)].tolist() == given.tolist()
+        free = ~arrays.given[frame, row, : arrays.answer_length[frame, row]]
+        assert free.sum() == (~got.given[: len(got.answer)]).sum() + max(0, len(got.answer) - len(got.given))
+    assert len(counts) == 6
