@@ -17,6 +17,7 @@ from wamdiff2_core.distill.checkpoint import save_weights
 from wamdiff2_core.errors import CheckpointError
 from wamdiff2_core.model import build_tokenizer
 from wamdiff2_core.model.tokenizer import TextTokenizer
+from wamdiff2_core.model.weights import read_weights
 
 VOCAB_SIZE = 1152
 TEXT = {
@@ -53,22 +54,10 @@ VISION = {
     "deepstack_visual_indexes": [1, 3],
     "hidden_act": "gelu_pytorch_tanh",
 }
-# What differs in the large one (about 60 M weights), the teacher of distillation across sizes.
-LARGE_TEXT = {
-    "hidden_size": 512,
-    "intermediate_size": 2048,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-}
-LARGE_VISION = {
-    "depth": 8,
-    "hidden_size": 320,
-    "intermediate_size": 1280,
-    "num_heads": 5,
-    "out_hidden_size": 512,
-    "deepstack_visual_indexes": [2, 5],
-}
+# What differs in the large one (about 35 M weights), the teacher across sizes: its text model. Both look
+# through the same vision tower, so that one can start from a trained one's.
+LARGE_TEXT = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 10, "num_attention_heads": 8}
+LARGE_VISION = {"out_hidden_size": 512}
 SIZES: dict[str, tuple[dict, dict]] = {"tiny": ({}, {}), "large": (LARGE_TEXT, LARGE_VISION)}
 CAMERAS = ("cam_front", "cam_front_left", "cam_front_right")
 IMAGE_SIZES = {
@@ -94,7 +83,7 @@ def block_diffusion_entry(mask_token_id: int) -> dict:
 
 
 def tiny_config(tokenizer: TextTokenizer, size: str = "tiny") -> Qwen3VLConfig:
-    """The model's shape ("tiny": about 13 M weights, "large": 60 M) with the ids of this tokenizer."""
+    """The model's shape ("tiny": about 13 M weights, "large": 35 M) with the ids of this tokenizer."""
     text, vision = SIZES[size]
     if tokenizer.vocab_size > VOCAB_SIZE:
         raise CheckpointError(f"tokenizer: expected at most {VOCAB_SIZE} entries, got {tokenizer.vocab_size}")
@@ -154,11 +143,13 @@ def write_side_files(folder: Path, config: Qwen3VLConfig) -> None:
 
 
 def build(
-    folder: Path, seed: int = 0, texts: Path | None = None, size: str = "tiny"
+    folder: Path, seed: int = 0, texts: Path | None = None, size: str = "tiny", vision_from: Path | None = None
 ) -> Qwen3VLForConditionalGeneration:
     """Write the folder and return the fp32 model. Residual outputs start small, so that depth does not hurt early.
 
     `texts`: folder of dataset shards whose texts the tokenizer learns from, beside the texts of the tasks themselves.
+    `vision_from`: checkpoint whose vision tower is taken over; what has another shape there (the way into a larger text
+    model) stays random.
     """
     torch.manual_seed(seed)
     folder.mkdir(parents=True, exist_ok=True)
@@ -170,9 +161,22 @@ def build(
         for name, weight in model.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 weight.mul_(scale)
+    if vision_from is not None:
+        take_vision(model, vision_from)
     write_side_files(folder, config)
     save_weights(model, folder)
     return model
+
+
+def take_vision(model: Qwen3VLForConditionalGeneration, folder: Path) -> int:
+    """Copy the vision weights of a checkpoint that fit; how many tensors. CheckpointError if none does."""
+    mine = model.state_dict()
+    given = {name: weight for name, weight in read_weights(folder).items() if ".visual." in name}
+    fitting = {name: weight for name, weight in given.items() if name in mine and mine[name].shape == weight.shape}
+    if not fitting:
+        raise CheckpointError(f"{folder}: none of its {len(given)} vision tensors fits this model")
+    model.load_state_dict({name: weight.float() for name, weight in fitting.items()}, strict=False)
+    return len(fitting)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -180,9 +184,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--size", choices=list(SIZES), default="tiny")
+    parser.add_argument("--vision-from", type=Path, help="checkpoint whose vision tower is taken over")
     parser.add_argument("--texts", type=Path, help="dataset shards for the tokenizer to learn from, too")
     options = parser.parse_args(arguments)
-    model = build(options.out, options.seed, options.texts, options.size)
+    model = build(options.out, options.seed, options.texts, options.size, options.vision_from)
     size = sum(file.stat().st_size for file in options.out.iterdir()) / 1e6
     print(f"{options.out}: {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M weights, {size:.1f} MB")
     return 0

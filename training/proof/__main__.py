@@ -39,7 +39,7 @@ def train(options: argparse.Namespace) -> int:
 
     plan = Plan(
         options.run, options.data, options.rows, options.seeds, options.device, options.recipes or RECIPES,
-        tuple(options.overrides), options.wait_minutes,
+        tuple(options.overrides), options.wait_minutes, options.vision_from,
     )  # fmt: skip
     return Session(plan).run()
 
@@ -92,6 +92,7 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--data", type=names, required=True, help="folders with shard_*")
     one.add_argument("--device", default="cuda:0")
     one.add_argument("--recipes", type=Path, help="folder of ROW.yaml files (default: training/recipes)")
+    one.add_argument("--vision-from", type=Path, help="checkpoint whose vision tower the random models take over")
     one.add_argument("--wait-minutes", type=float, default=60.0, help="longest wait for other processes' runs")
     one.add_argument("overrides", nargs="*", help="key=value or ROW.key=value")
     two = _common(commands.add_parser("evaluate", help="closed-loop drives of finished checkpoints"), evaluate)

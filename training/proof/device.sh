@@ -12,7 +12,8 @@ CODE=${CODE:-/tmp/code} SITE=${SITE:-/tmp/site}                                #
 PYTHON=${PYTHON:-python3}
 DEVICE=${DEVICE:-cuda:0}                  # cuda:0 (each process sees one GPU only) or cpu
 TRAIN_GPUS=${TRAIN_GPUS:-0 1}             # one training process for each; they share the rows between them
-ROWS=${ROWS:-teacher_ar,teacher_blocks,ar,stage1,direct,stage2,stage3,kl,ar_teacher,same} SEEDS=${SEEDS:-0,1,2}
+ROWS=${ROWS:-teacher_ar,teacher_blocks,base,ar,stage1,direct,stage2,stage3,kl,ar_teacher,same} SEEDS=${SEEDS:-0,1,2}
+VISION_FROM=${VISION_FROM-checkpoints/tiny} # of the tree: whose vision tower the random models start with ("": random)
 OVERRIDES=${OVERRIDES:-}                  # of recipes: key=value ROW.key=value ...
 FRAMES=${FRAMES:-80000} SHARD_FRAMES=${SHARD_FRAMES:-128} WORLDS=${WORLDS:-20} # training frames, and processes making them
 WORLD_EGL=${WORLD_EGL-1}                 # graphics devices for making data, given to the processes in turn
@@ -35,6 +36,7 @@ setup() {
     (cd / && "$PYTHON" -c 'import faster_coco_eval') || rm -rf "$SITE"/faster_coco_eval* # mAP is then made at home
   fi
   cp -r wamdiff2_core wamdiff2_sim training config "$CODE"/
+  [ -z "$VISION_FROM" ] || { mkdir -p "$CODE/vision_from" && cp "$VISION_FROM"/* "$CODE/vision_from/"; }
   (cd "$CODE" && "$PYTHON" -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__, torch.cuda.device_count(), "GPUs")')
 }
 
@@ -79,7 +81,7 @@ train() { # GPU
   local words=()
   read -r -a words <<< "$OVERRIDES"
   CUDA_VISIBLE_DEVICES=$1 "$PYTHON" -m training.proof train --run "$RUN" --data "$DATA" --rows "$ROWS" --seeds "$SEEDS" \
-    --device "$DEVICE" ${words[@]+"${words[@]}"}
+    --device "$DEVICE" ${VISION_FROM:+--vision-from "$CODE/vision_from"} ${words[@]+"${words[@]}"}
 }
 
 drives() {

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from training.proof import exposure, pareto
-from training.proof.drives import FILE
+from training.proof.drives import FILE, LAST
 from training.proof.forks import fork_figures
 from training.proof.frames import OVERLAP, store_of
 from training.proof.pairs import row_difference, spread
@@ -45,7 +45,7 @@ def collect(root: Path, rows: Sequence[str], seeds: Sequence[int]) -> dict:
         theirs = {seed: _scores(drives, row, seed) for seed in seeds_of(row, seeds)}
         means = {seed: _ades(errors.get((row, seed), {})) for seed in seeds_of(row, seeds)}
         own = {seed: _ades(errors.get((BASE, seed), {})) for seed in seeds}
-        found[row]["against_ar"] = None if row == BASE or ROWS[row].once else {
+        found[row]["against_ar"] = None if row in (BASE, *LAST) else {
             "closed_loop": row_difference(theirs, base), "ade_m": row_difference(means, own)}  # fmt: skip
     return {
         "what": "distill",

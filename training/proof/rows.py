@@ -46,14 +46,15 @@ ROWS = {
     for row in (
         Row("teacher_ar", "random_large", once=True, decoding=AUTOREGRESSIVE),
         Row("teacher_blocks", "teacher_ar", once=True),
-        Row("ar", "random", decoding=AUTOREGRESSIVE),
-        Row("stage1", "ar"),
-        Row("direct", "ar"),
+        Row("base", "random", once=True, decoding=AUTOREGRESSIVE),
+        Row("ar", "base", decoding=AUTOREGRESSIVE),
+        Row("stage1", "base"),
+        Row("direct", "base"),
         Row("stage2", "stage1", teacher="stage1"),
         Row("stage3", "stage2", teacher="teacher_blocks"),
         Row("kl", "stage2", teacher="teacher_blocks"),
         Row("ar_teacher", "stage2", teacher="teacher_ar"),
-        Row("same", "ar"),
+        Row("same", "base", once=True),
     )
 }
 ORDER = (*RANDOM, *ROWS)
@@ -101,7 +102,7 @@ class Run:
 
 def run_of(row: str, seed: int) -> Run:
     """The run of a row that belongs to this seed."""
-    return Run(row, 0 if row == "random_large" or (row in ROWS and ROWS[row].once) else seed)
+    return Run(row, 0 if row in RANDOM or ROWS[row].once else seed)
 
 
 def runs_of(rows: Sequence[str], seeds: Sequence[int]) -> list[Run]:

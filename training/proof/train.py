@@ -45,6 +45,7 @@ class Plan:
     recipes: Path = RECIPES
     overrides: tuple[str, ...] = ()
     wait_minutes: float = 60.0  # longest wait for something that another process trains
+    vision_from: Path | None = None  # checkpoint that the random models take their vision tower from
 
     def __post_init__(self) -> None:
         for text in self.overrides:
@@ -152,7 +153,9 @@ class Session:
         if not (target / "config.json").is_file():
             new = target.with_name(f".new-{uuid.uuid4().hex[:8]}")
             size = ["--size", RANDOM[run.row]] if RANDOM[run.row] else []
-            command = [sys.executable, "-m", "training.build_tiny", "--out", str(new), "--seed", str(run.seed), *size]
+            eyes = ["--vision-from", str(self.plan.vision_from)] if self.plan.vision_from else []
+            build = ["--out", str(new), "--seed", str(run.seed), *size, *eyes]
+            command = [sys.executable, "-m", "training.build_tiny", *build]
             subprocess.run(command, check=True)
             os.replace(new, target)
         return {}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -84,15 +84,24 @@ class Ring:
             self.filled = min(self.capacity, self.filled + size)
         self.drawable.fill_(self.filled)
 
-    def draw(self, count: int, strength: float) -> Batch:
-        """`count` random frames with one row of each task; rows that a frame lacks have length 0 and carry no loss."""
+    def draw(self, count: int, strength: float, free_share: float = 0.0) -> Batch:
+        """`count` random frames with one row of each task; rows that a frame lacks have length 0 and carry no loss.
+
+        free_share: of rows that are trained without a scaffold, so that the model can also write all of an answer.
+        """
         if not self.filled:
             raise DataError("no frames to draw from")
         # Not randint(filled): a captured step draws again and again while the ring fills.
         point = torch.rand(count, device=self.device, generator=self.generator)
         chosen = (point * self.drawable).long().clamp(max=self.capacity - 1)
         rows = {task: self._rows(number, task, chosen) for number, task in enumerate(TASKS)}
+        if free_share > 0.0:
+            rows = {task: self._freed(part, free_share) for task, part in rows.items()}
         return Batch(self.patches(chosen, strength), rows)
+
+    def _freed(self, rows: Rows, share: float) -> Rows:
+        keep = torch.rand(rows.given.shape[0], 1, device=self.device, generator=self.generator) >= share
+        return replace(rows, given=rows.given & keep)
 
     def batch(self, frames: Tensor, row: int = 0) -> Batch:
         """These frames as they are, with row number `row` of each task (for evaluation)."""

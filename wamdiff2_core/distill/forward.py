@@ -37,7 +37,7 @@ class Visual:
 def text_layer(layer: nn.Module, hidden: Tensor, cos: Tensor, sin: Tensor, mask: Mask) -> Tensor:
     """One text layer with few passes over memory. hidden (S, L, H) stays fp32, products run in the mask's dtype.
 
-    cos, sin (S, L, 1, D) fp32; mask: see attention.prepared.
+    cos, sin (S, L, 1, D); mask: see attention.prepared.
     """
     attention, mlp, cast = layer.self_attn, layer.mlp, mask.cast
     rows, length, _ = hidden.shape
@@ -65,8 +65,8 @@ class Pass:
 
 
 def _normed(norm: nn.Module, x: Tensor) -> Tensor:
-    """transformers' RMS norm in one fused fp32 pass."""
-    return F.rms_norm(x.float(), x.shape[-1:], norm.weight.float(), norm.variance_epsilon)
+    """transformers' RMS norm in one fused pass, fp32 inside; the result has the dtype of x."""
+    return F.rms_norm(x, x.shape[-1:], norm.weight.to(x.dtype), norm.variance_epsilon)
 
 
 def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def hidden_states(model: nn.Module, packed: Packed, visual: Visual | None, how: 
         hidden = torch.where(is_image, placed(visual.merged, packed.image_at).to(hidden.dtype), hidden)
         deep = [placed(level, packed.image_at) for level in visual.deepstack]
     hidden = hidden.float()
-    cos, sin = (part.float()[:, :, None] for part in text.rotary_emb(hidden, packed.positions))
+    cos, sin = (part.to(how.cast)[:, :, None] for part in text.rotary_emb(hidden, packed.positions))
     mask = prepared(packed.mask, how.cast)
     for number, layer in enumerate(text.layers):
         if how.checkpointing and torch.is_grad_enabled():

@@ -92,6 +92,7 @@ class Recipe:
     workers: int = 2
     holdout: int = 0  # shards with a number divisible by this are for evaluation
     augment: float = 1.0
+    free_share: float = 0.0  # of a ring's rows that are trained without the scaffold of their task
     cameras: tuple[str, ...] = ("cam_front", "cam_front_left", "cam_front_right")
     prompt_room: dict[str, int] = field(default_factory=lambda: {"plan": 160, "detect": 112, "ask": 144})
     # machine
@@ -137,7 +138,8 @@ def _number_checks(recipe: Recipe) -> list[Check]:
     positive = ("lr", "vision_lr", "clip", "temperature", "wait_s")
     whole = ("frames_per_step", "ring_frames", "min_frames", "log_every", "accumulate", "max_tokens")
     natural = ("max_steps", "warmup_steps", "teacher_block_size", "top_k", "on_policy_every", "chunk_tokens", "workers")
-    weights = ("ar_weight", "ce_weight", "distill_weight", "fill_weight", "merger_lr", "weight_decay", "augment")
+    losses = ("ar_weight", "ce_weight", "distill_weight", "fill_weight", "merger_lr", "weight_decay")
+    weights = (*losses, "augment", "free_share")
     return [
         *((getattr(recipe, name) <= 0, f"{name} must be positive") for name in positive),
         *((getattr(recipe, name) < 1, f"{name}: at least 1") for name in whole),
@@ -192,7 +194,6 @@ def _stage_checks(recipe: Recipe) -> list[Check]:
         (recipe.capture and recipe.source != "ring", "capture needs batches of one shape: source must be ring"),
         (recipe.source == "stream" and not recipe.files, "a stream needs files"),
         (recipe.on_policy_every > 0 and not recipe.phases, "on_policy_every needs phases"),
-        (recipe.on_policy_every > 0 and recipe.source != "ring", "on_policy_every needs frames: source must be ring"),
         (
             recipe.on_policy_every > 0 and recipe.parallel == "fsdp",
             "on_policy_every needs whole weights to decode with: parallel must be none or ddp",
