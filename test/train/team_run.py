@@ -14,6 +14,8 @@ from wamdiff2_core.distill.batch import RingBatch
 from wamdiff2_core.distill.parallel import Team, collected
 from wamdiff2_core.distill.recipe import Recipe
 from wamdiff2_core.distill.sources import RingSource
+from wamdiff2_core.distill.stream.packing import StreamBatch
+from wamdiff2_core.distill.stream.source import StreamSource
 from wamdiff2_core.distill.trainer import Trainer
 
 LIVE = (5, 1)  # answer tokens of the plan of each rank's frame
@@ -68,6 +70,17 @@ class Frames:
     def close(self) -> None: ...
 
 
+@dataclass
+class Always(Frames):
+    """Always the same batch."""
+
+    batch: StreamBatch
+    image_tokens = 0
+
+    def draw(self) -> StreamBatch:
+        return self.batch
+
+
 def frames_of(recipe: Recipe, chosen: list[int]) -> Frames:
     from wamdiff2_core.model.checkpoint import read_json
 
@@ -81,9 +94,12 @@ def gradients(trainer: Trainer, limit: float = 1e9) -> dict:
     trainer._enter_phase()
     losses = trainer.backward()
     trainer.team.clip(list(trainer.model.parameters()), limit)
-    found = collected({name: weight.grad for name, weight in trainer.model.named_parameters()}, keep=True)
+    weights = dict(trainer.model.named_parameters())
+    found = {name: torch.zeros_like(weight) if weight.grad is None else weight.grad for name, weight in weights.items()}
+    found = collected(found, keep=True)
     trainer.optimiser.zero_grad()
-    return {"loss": float(trainer.team.total(losses.loss.detach())), "gradients": found}
+    loss = float(trainer.team.total(losses.loss.detach()))
+    return {"loss": loss, "gradients": found, "tokens": float(losses.tokens)}
 
 
 def snapshot(trainer: Trainer) -> dict:
@@ -125,6 +141,7 @@ def _in_team(kind: str, rank: int, folders: dict[str, Path]) -> dict:
         for name, recipe in recipes.items():
             found[name] = gradients(Trainer(recipe, source, team))
         trainer = Trainer(plain, source, team)
+        found["uneven"] = _uneven(kind, rank, team, folders)
         found["clipped"] = gradients(trainer, 0.01)
         trainer.resume()  # what one process saved there
         found["resumed"], found["place"] = snapshot(trainer), source.restored
@@ -133,3 +150,21 @@ def _in_team(kind: str, rank: int, folders: dict[str, Path]) -> dict:
         found["saved"] = snapshot(trainer)
     source.source.close()
     return found
+
+
+def _uneven(kind: str, rank: int, team: Team, folders: dict[str, Path]) -> dict:
+    """Packed streams, with pictures on rank 0 and none on rank 1: by the team, and by each rank alone."""
+    file = folders["files"] / ("seen.json", "text.json")[rank]
+    stream = {
+        "source": "stream", "files": [str(file)], "max_tokens": 256, "workers": 0, "phases": [], "prediction": "next",
+        "context": "causal", "parallel": kind,
+    }  # fmt: skip
+    recipe = recipe_of(folders["upstream"], folders["shards"], folders["out"] / "none", **stream)
+    reader = StreamSource.start(recipe)
+    source = Always(None, [], reader.draw())
+    single = gradients(Trainer(replace(recipe, parallel="none"), source))
+    both = gradients(Trainer(recipe, source, team))
+    tokens = torch.tensor(single["tokens"])
+    share = tokens / team.total(tokens)
+    expected = {name: team.total(value * share) for name, value in single["gradients"].items()}
+    return {"gradients": both["gradients"], "expected": expected, "pictures": team.everyones(source.batch.pictures)}

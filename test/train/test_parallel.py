@@ -1,13 +1,21 @@
 """Two processes are as good as one: the same loss and gradients however tokens are spread, the same run when it goes on
 with another number of processes."""
 
+import json
+import os
 import shutil
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 import torch.multiprocessing as processes
+import yaml
 from micro import build_micro, micro_recipe
+from shards import write_shard
+from stream_files import as_kind, mixed_file, write
 from team_run import KINDS, frames_of, gradients, recipe_of, run, snapshot
 
 from wamdiff2_core import load_model
@@ -25,8 +33,13 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def folders(micro_folder, shard_root, tmp_path_factory):
     out = tmp_path_factory.mktemp("team")
-    teacher = build_micro(out / "teacher", seed=1)
-    return {"micro": micro_folder, "shards": shard_root, "out": out, "teacher": teacher}
+    folders = {"micro": micro_folder, "shards": shard_root, "out": out, "files": out}
+    folders["teacher"] = build_micro(out / "teacher", seed=1)
+    folders["upstream"] = as_kind(micro_folder, "wam_diff2", out / "upstream")
+    samples = json.loads(mixed_file(out, 20).read_text())
+    write(out / "seen.json", [sample for sample in samples if "image" in sample])
+    write(out / "text.json", [sample for sample in samples if "image" not in sample])
+    return folders
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +91,15 @@ def test_gradients_are_those_of_one_process_with_all_rows(teams, alone, kind, wh
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_rank_without_pictures_takes_part(teams, kind):
+    uneven = teams[kind]["uneven"]
+    assert uneven["pictures"][0] > 0 == uneven["pictures"][1]
+    largest = max(float(value.abs().max()) for value in uneven["expected"].values())
+    assert_same(uneven["gradients"], uneven["expected"], 1e-4 * largest)
+    assert uneven["gradients"]["model.visual.pos_embed.weight"].abs().max() > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_clipping_is_by_the_norm_over_all_shards(teams, kind):
     squares = sum(float(value.square().sum()) for value in teams[kind]["clipped"]["gradients"].values())
     assert squares**0.5 == pytest.approx(0.01, rel=1e-3)
@@ -108,6 +130,32 @@ def test_two_processes_save_and_one_goes_on(teams, folders, kind):
         dict(model.named_parameters()), {name: value.bfloat16().float() for name, value in saved["averages"].items()}
     )
     source.source.close()
+
+
+@pytest.mark.slow
+def test_when_one_rank_fails_all_end_and_it_is_named(micro_folder, tmp_path):
+    """Two shards, one for each rank; the second one holds nothing."""
+    write_shard(tmp_path / "data", 1, 4)
+    broken = write_shard(tmp_path / "data", 2, 4)
+    (broken / "samples.json").write_text("[]")
+    values = vars(recipe_of(micro_folder, tmp_path / "data", tmp_path / "run", parallel="ddp"))
+    plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    plain["phases"] = [vars(phase) for phase in values["phases"]]
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(plain))
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--master-port",
+        str(free_port()),
+    ]
+    how = {"cwd": Path(__file__).parents[2], "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "timeout": 200}
+    command = [*torchrun, "-m", "training.train", str(tmp_path / "run.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, **how)
+    assert done.returncode != 0
+    assert "error on rank 1: no usable frames" in done.stderr and "checkpoint:" not in done.stdout
 
 
 def test_a_recipe_without_parallel_is_refused_by_several_processes(monkeypatch):

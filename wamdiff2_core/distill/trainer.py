@@ -86,6 +86,8 @@ class Trainer:
         for name in ("init", "out"):
             if not getattr(recipe, name):
                 raise ConfigError(f"recipe {recipe.name}: {name} must be set")
+        if team is None and recipe.parallel != "none":
+            raise ConfigError(f"recipe {recipe.name}: parallel {recipe.parallel} needs a team; see run_chain")
         self.team, self.watch = team or Team(torch.device(recipe.device)), watch
         self.recipe = recipe = replace(recipe, device=str(self.team.device))
         self.device, self.out = self.team.device, Path(recipe.out)
