@@ -90,8 +90,8 @@ def data_spec(recipe: Recipe, entry: dict) -> DataSpec:
 class RingSource:
     """Frames on the device and what feeds them; outlives a stage when the next one trains on the same data.
 
-    Each rank draws frames of its own, from shards of its own. A run that was cut off draws the same frames again if
-    they all fit into the ring; what had arrived when is not kept.
+    Each rank draws frames of its own, from shards of its own. A run that was cut off draws the same frames again,
+    unless it follows: what had arrived when is not kept.
     """
 
     ring: Ring
