@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import torch
 from micro import micro_recipe
 
 from wamdiff2_core.distill.batch import RingBatch
+from wamdiff2_core.distill.optimise import Clock
 from wamdiff2_core.distill.parallel import Team, collected
 from wamdiff2_core.distill.recipe import Recipe
 from wamdiff2_core.distill.sources import RingSource
@@ -148,6 +150,7 @@ def _in_team(kind: str, rank: int, folders: dict[str, Path]) -> dict:
         trainer.train_step()
         trainer.save()
         found["saved"] = snapshot(trainer)
+        found["random"], found["seconds"] = _random(kind, team, folders), _seconds(plain, team)
     source.source.close()
     return found
 
@@ -168,3 +171,34 @@ def _uneven(kind: str, rank: int, team: Team, folders: dict[str, Path]) -> dict:
     share = tokens / team.total(tokens)
     expected = {name: team.total(value * share) for name, value in single["gradients"].items()}
     return {"gradients": both["gradients"], "expected": expected, "pictures": team.everyones(source.batch.pictures)}
+
+
+def _random(kind: str, team: Team, folders: dict[str, Path]) -> dict:
+    """Losses of a step after a save, and of that step in a run that goes on from it; random frames and masks."""
+    phases = [{"until": 1.0, "blocks": {4: 0.5, 8: 0.5}}]
+    out = folders["out"] / f"random_{kind}"
+    recipe = recipe_of(
+        folders["micro"], folders["shards"], out, parallel=kind, phases=phases, frames_per_step=2, max_steps=3
+    )
+    first = Trainer(recipe, None, team)
+    first.source.fill()
+    first.train_step()
+    first.save()
+    mine = first.train_step().loss.detach()
+    second = Trainer(recipe, None, team)
+    second.source.fill()
+    second.resume()
+    again = second.train_step().loss.detach()
+    second.save()
+    third = Trainer(recipe, None, team)
+    third.run()
+    for trainer in (first, second, third):
+        trainer.source.close()
+    return {"first": team.everyones(float(mine)), "again": team.everyones(float(again)), "step": third.clock.step}
+
+
+def _seconds(recipe: Recipe, team: Team) -> list[float]:
+    """What ranks whose clocks differ take for the time."""
+    clock = Clock(recipe, since=time.monotonic() - 100.0 * (1 + team.rank))
+    clock.tick(team.agreed)
+    return team.everyones(clock.seconds)

@@ -1,6 +1,7 @@
 """Two processes are as good as one: the same loss and gradients however tokens are spread, the same run when it goes on
 with another number of processes."""
 
+import csv
 import json
 import os
 import shutil
@@ -130,6 +131,22 @@ def test_two_processes_save_and_one_goes_on(teams, folders, kind):
         dict(model.named_parameters()), {name: value.bfloat16().float() for name, value in saved["averages"].items()}
     )
     source.source.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_go_on_with_their_own_random_numbers(teams, folders, kind):
+    random = teams[kind]["random"]
+    assert random["first"] == random["again"] and random["first"][0] != random["first"][1]
+    assert random["step"] == 3
+    with (folders["out"] / f"random_{kind}" / "log.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    assert [line["step"] for line in lines] == ["3"]  # written by one of them, from the step that was saved on
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_agree_on_the_time(teams, kind):
+    first, second = teams[kind]["seconds"]
+    assert first == second == pytest.approx(100.0, abs=50.0)
 
 
 @pytest.mark.slow
