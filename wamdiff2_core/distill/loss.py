@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -142,7 +142,12 @@ def _chunked(
 ) -> dict[str, Tensor]:
     """The same, some tokens at a time, and only those that count."""
     shape, size = target.shape, recipe.chunk_tokens
-    kind = {"kind": recipe.divergence, "temperature": recipe.temperature, "top_k": recipe.top_k, "chunk": size}
+    kind: dict[str, Any] = {
+        "kind": recipe.divergence,
+        "temperature": recipe.temperature,
+        "top_k": recipe.top_k,
+        "chunk": size,
+    }
     at = select((weights.ce + weights.distill).flatten() if theirs is not None else weights.ce.flatten())
     mine, answer = hidden.flatten(0, 1)[at], target.flatten()[at]
     ce, distill = weights.ce.flatten()[at], weights.distill.flatten()[at]
