@@ -7,49 +7,41 @@ Callbacks only store the newest message; the worker thread does the rest.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray
 from nav_msgs.msg import Odometry
-from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor, SetParametersResult
 from rclpy.clock import Clock, ClockType, JumpThreshold
 from rclpy.duration import Duration
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
-from rclpy.parameter import Parameter
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
-from wamdiff2_core.errors import ConfigError, DataError, Wamdiff2Error
-from wamdiff2_core.scene import Camera, Scene
+from wamdiff2_core.errors import DataError, Wamdiff2Error
 from wamdiff2_ros import conversions as cv
+from wamdiff2_ros import settings_report
 from wamdiff2_ros.driver_outputs import Outputs
 from wamdiff2_ros.health import Health, diagnostics
+from wamdiff2_ros.live_parameters import LiveParameters
+from wamdiff2_ros.loading import Interrupted, first_camera, free_memory, in_background, load_driver, warm_up
 from wamdiff2_ros.mailbox import Frame, FrameMailbox
-from wamdiff2_ros.parameters import DESCRIPTIONS, Settings, changed, parameter_value
+from wamdiff2_ros.parameters import Settings
 from wamdiff2_ros.process import NodeFailed, run_node
 from wamdiff2_ros.qos import ODOMETRY_IN, OUTPUT, SENSOR_IN, TEXT_IN
 from wamdiff2_ros.worker import Inputs, Outcome, Worker
 
 WATCHDOG_S = 0.25
 DIAGNOSTICS_S = 1.0
+ANSWER_S = 2.0  # how long a transition waits for the answer that is being computed; nothing is published meanwhile
+END_S = 1.0  # the same where the process ends
+FAREWELL_S = 0.5  # from the shutdown transition to the end of the process: time for the caller to hear of it
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
-
-
-def load_driver(settings: Settings) -> Any:
-    """The Driver of the checkpoint, on the device. Imports torch, so only when needed."""
-    from wamdiff2_core.driver import Driver
-
-    if settings.threads:
-        import torch
-
-        torch.set_num_threads(settings.threads)
-    return Driver.from_checkpoint(settings.checkpoint, device=settings.device, dtype=settings.dtype)
 
 
 def said_aloud(transition: Callable[..., TransitionCallbackReturn]) -> Callable[..., TransitionCallbackReturn]:
@@ -72,53 +64,38 @@ class DriverNode(LifecycleNode):
     def __init__(self, make_driver: Callable[[Settings], Any] = load_driver, **node_options: Any) -> None:
         super().__init__("wamdiff2", **node_options)
         self._make_driver = make_driver
-        self.settings = self._declare(Settings())
-        self._autostart = self.declare_parameter("autostart", True).value
-        self._configured = False
+        self.finished = threading.Event()  # set after the shutdown transition: the process ends
+        self.interrupted = threading.Event()  # set by a signal (process.py)
+        self._left_behind: list[Callable[[], bool]] = []  # true for threads that could not be ended and still run
         self._driver: Any = None
         self._worker: Worker | None = None
         self._mailbox: FrameMailbox | None = None
         self._inputs: Inputs | None = None
         self._outputs: Outputs | None = None
+        self._diagnostics: Any = None
+        self._jump: Any = None
         self._health = Health()
         self._subscriptions_made: list[Any] = []
         self._timers_made: list[Any] = []
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._active_since_s = 0.0
-        self.add_on_set_parameters_callback(self._check_parameters)
-        self.add_post_set_parameters_callback(self._apply_parameters)
+        self._not_before_s = 0.0  # frames stamped before are from an earlier activation
+        self._parameters_live = LiveParameters(self, self._settings_changed)
+        self._parameters_live.warn_of_unknown()
         # Seen by the executor's next turn, so that the node answers discovery before it loads for seconds.
         self._autostart_timer = self.create_timer(0.05, self._start_by_itself, clock=self._steady)
 
-    # -- parameters -----------------------------------------------------------------------------------------------
+    @property
+    def settings(self) -> Settings:
+        """The settings in force, one value."""
+        return self._parameters_live.settings
 
-    def _declare(self, defaults: Settings) -> Settings:
-        values = {}
-        for name, described in DESCRIPTIONS.items():
-            default = getattr(defaults, name)
-            descriptor = ParameterDescriptor(description=described.text)
-            if described.low is not None and described.high is not None:
-                if isinstance(default, int):
-                    low, high = int(described.low), int(described.high)
-                    descriptor.integer_range = [IntegerRange(from_value=low, to_value=high)]
-                else:
-                    bounds = FloatingPointRange(from_value=float(described.low), to_value=float(described.high))
-                    descriptor.floating_point_range = [bounds]
-            values[name] = self.declare_parameter(name, parameter_value(default), descriptor).value
-        return changed(defaults, values, configured=False)
+    @property
+    def busy(self) -> bool:
+        """True while a thread that could not be ended still runs."""
+        return any(runs() for runs in self._left_behind)
 
-    def _check_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
-        """Accept a set of parameters only if the settings stay valid as a whole."""
-        try:
-            changed(self.settings, {p.name: p.value for p in parameters}, self._configured)
-        except ConfigError as error:
-            return SetParametersResult(successful=False, reason=str(error))
-        return SetParametersResult(successful=True)
-
-    def _apply_parameters(self, parameters: list[Parameter]) -> None:
-        """One assignment: the worker reads the settings once per scene."""
-        before = self.settings
-        self.settings = changed(before, {p.name: p.value for p in parameters}, self._configured)
+    def _settings_changed(self, before: Settings) -> None:
         if self._inputs is not None and self._inputs.instruction == before.default_instruction:
             self._inputs.instruction = self.settings.default_instruction
         if self._mailbox is not None:
@@ -128,25 +105,27 @@ class DriverNode(LifecycleNode):
 
     def _start_by_itself(self) -> None:
         self._autostart_timer.cancel()
-        if not self._autostart:
+        if not self._parameters_live.autostart:
             return
         started = self.trigger_configure() == SUCCESS and self.trigger_activate() == SUCCESS
-        if not started and self.context.ok():
+        if not started and not self._ending():
             raise NodeFailed("autostart failed; the reason is in the line above")
 
     @said_aloud
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         settings = self.settings
+        started_s = time.monotonic()
+        self._parameters_live.publish("configure")
+        self.get_logger().info(f"parameters: {settings_report.one_line(self._parameters_live.in_force())}")
         try:
-            started_s = time.monotonic()
             camera = first_camera(settings)
-            self._driver = self._make_driver(settings)
-            self._warm_up(settings)
+            self._driver = in_background(partial(self._load, settings), self._ending)
         except Wamdiff2Error as error:
             self.get_logger().error(f"configure: {error}")
-            self._driver = None
+            self._release()
             return FAILURE
-        if not self.context.ok():  # interrupted while loading: there is nothing left to connect to
+        except Interrupted as left:
+            self._left_behind.append(left.thread.is_alive)
             return FAILURE
         self._inputs = Inputs(settings.default_instruction)
         self._mailbox = FrameMailbox(settings.cameras, settings.sync_tolerance_s)
@@ -157,17 +136,25 @@ class DriverNode(LifecycleNode):
             JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=True),
             post_callback=self._clock_jumped,
         )
-        self._configured = True
+        self._parameters_live.configured = True
         took_s = time.monotonic() - started_s
         self.get_logger().info(f"configured in {took_s:.1f} s: {settings.checkpoint} on {settings.device}")
         return SUCCESS
 
+    def _load(self, settings: Settings) -> Any:
+        driver = self._make_driver(settings)
+        warm_up(driver, settings)
+        return driver
+
     @said_aloud
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        assert self._mailbox is not None and self._inputs is not None
-        assert self._outputs is not None
+        assert self._inputs is not None and self._outputs is not None
+        if not self._answer_ended("activate"):
+            return FAILURE
         self._health = self._outputs.health = Health()
         self._mailbox = FrameMailbox(self.settings.cameras, self.settings.sync_tolerance_s)
+        self._inputs.odometry.clear()
+        self._not_before_s = max(self._now_s(), 0.0)
         self._worker = Worker(
             self._driver, self._mailbox, self._inputs, self._topics(), lambda: self.settings, self._publish
         )
@@ -180,47 +167,74 @@ class DriverNode(LifecycleNode):
         ]
         return result
 
+    @said_aloud
     def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._stop_working()
+        if not self._stop_working(ANSWER_S):
+            self.get_logger().warning("deactivated; an answer is still being computed and will not be published")
         return super().on_deactivate(state)
 
+    @said_aloud
     def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        if not self._answer_ended("cleanup"):
+            return FAILURE
         self._release()
         return SUCCESS
 
+    @said_aloud
     def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._stop_working()
+        self._stop_working(END_S)
         self._release()
+        self.create_timer(FAREWELL_S, self.finished.set, clock=self._steady)
         return SUCCESS
 
+    @said_aloud
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._stop_working()
+        """After an exception in a transition: back to unconfigured, from where configure can be tried again."""
+        self._stop_working(ANSWER_S)
         self._release()
         return SUCCESS
 
     def close(self) -> None:
         """Stop the worker before the context goes away."""
-        self._stop_working()
+        self._stop_working(END_S)
 
-    def _stop_working(self) -> None:
+    def _ending(self) -> bool:
+        return self.interrupted.is_set() or not self.context.ok()
+
+    def _stop_working(self, limit_s: float) -> bool:
+        """Nothing is published by the worker from here on. False if it is still at an answer after `limit_s`."""
         for timer in self._timers_made:
             self.destroy_timer(timer)
         self._timers_made = []
-        if self._worker is not None:
-            self._worker.stop()
-            self._worker = None
+        worker, self._worker = self._worker, None
+        if worker is None or worker.stop(limit_s):
+            return True
+        self._left_behind.append(lambda: worker.alive)
+        return False
+
+    def _answer_ended(self, transition: str) -> bool:
+        """Wait for an answer left behind by deactivate; False, logged, if it goes on: the model is not free then."""
+        until_s = time.monotonic() + ANSWER_S
+        while self.busy and time.monotonic() < until_s and not self._ending():
+            time.sleep(0.02)
+        if self.busy:
+            self.get_logger().error(f"{transition}: an answer from before is still being computed; try again")
+            return False
+        self._left_behind = []
+        return True
 
     def _release(self) -> None:
         for subscription in self._subscriptions_made:
             self.destroy_subscription(subscription)
         self._subscriptions_made = []
-        if self._outputs is not None:
-            for publisher in [*self._outputs.all(), self._diagnostics]:
-                self.destroy_lifecycle_publisher(publisher)
-            self._outputs = None
+        publishers = [] if self._outputs is None else self._outputs.all()
+        for publisher in [*publishers, *([] if self._diagnostics is None else [self._diagnostics])]:
+            self.destroy_lifecycle_publisher(publisher)
+        if self._jump is not None:
             self._jump.unregister()
-        self._driver = self._mailbox = self._inputs = None
-        self._configured = False
+        self._driver = self._mailbox = self._inputs = self._outputs = self._diagnostics = self._jump = None
+        self._parameters_live.configured = False
+        free_memory()
 
     # -- inputs ---------------------------------------------------------------------------------------------------
 
@@ -244,6 +258,8 @@ class DriverNode(LifecycleNode):
     def _image_arrived(self, camera: str, message: Any) -> None:
         assert self._mailbox is not None
         stamp_s = cv.stamp_seconds(message.header.stamp)
+        if stamp_s < self._not_before_s:
+            return
         age_s = self._now_s() - stamp_s if self._now_s() > 0.0 else 0.0
         self._mailbox.put(Frame(camera, stamp_s, time.monotonic(), message, age_s))
 
@@ -270,6 +286,7 @@ class DriverNode(LifecycleNode):
 
     def _clock_jumped(self, jump: Any) -> None:
         """Time went back (a bag loops) or changed its source: what was heard belongs to another time."""
+        self._not_before_s = 0.0
         if self._mailbox is not None and self._inputs is not None:
             self._mailbox.clear()
             self._inputs.odometry.clear()
@@ -328,26 +345,9 @@ class DriverNode(LifecycleNode):
     def _now_s(self) -> float:
         return self.get_clock().now().nanoseconds * 1e-9
 
-    def _warm_up(self, settings: Settings) -> None:
-        """Answer one grey scene, so that the first real one is not slow."""
-        images = {name: np.full((96, 160, 3), 128, np.uint8) for name in settings.cameras}
-        self._driver.answer(Scene(images, settings.default_instruction, question="what is ahead"), tasks=settings.tasks)
-
     def _about(self, settings: Settings) -> dict[str, str]:
         kernels = str(getattr(self._driver, "kernels", "torch"))
         return {"kernels": kernels, "device": settings.device, "checkpoint": settings.checkpoint}
-
-
-def first_camera(settings: Settings) -> Camera | None:
-    """The first camera as the rig file has it, None without a rig. ConfigError if the rig lacks it."""
-    if not settings.rig:
-        return None
-    from wamdiff2_core.rig import load_rig
-
-    for camera in load_rig(settings.rig):
-        if camera.name == settings.cameras[0]:
-            return camera
-    raise ConfigError(f"rig {settings.rig} has no camera {settings.cameras[0]}")
 
 
 def _image_topic(camera: str, settings: Settings) -> str:

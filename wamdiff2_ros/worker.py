@@ -121,18 +121,24 @@ class Worker:
         self._settings = settings
         self._publish = publish
         self._stop = threading.Event()
+        self._publishing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="driver worker", daemon=True)
         self.schedule = Schedule()
 
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """Ask the thread to end after the scene it is at, and wait for it."""
-        self._stop.set()
+    def stop(self, limit_s: float) -> bool:
+        """Nothing is published once this returns, and the thread ends after the answer it is at.
+
+        False if it has not ended after `limit_s` seconds.
+        """
+        with self._publishing:
+            self._stop.set()
         self._mailbox.close()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(limit_s)
+        return not self._thread.is_alive()
 
     @property
     def alive(self) -> bool:
@@ -144,17 +150,21 @@ class Worker:
             if group is None:
                 continue
             start_s = time.monotonic()
-            batches = self.schedule.due(self._settings(), start_s, self._inputs.question is not None)
-            prepared = self._prepare(group, start_s) if batches else None
+            settings = self._settings()  # once: a change applies to the next scene as a whole
+            batches = self.schedule.due(settings, start_s, self._inputs.question is not None)
+            prepared = self._prepare(group, settings, start_s) if batches else None
             for tasks in batches:
                 if prepared is None or self._stop.is_set():
                     break
-                self._publish(self._outcome(prepared, tasks, start_s))
+                outcome = self._outcome(prepared, tasks, start_s)
+                with self._publishing:
+                    if self._stop.is_set():
+                        break
+                    self._publish(outcome)
                 start_s = time.monotonic()
 
-    def _prepare(self, group: FrameGroup, now_s: float) -> _Prepared:
+    def _prepare(self, group: FrameGroup, settings: Settings, now_s: float) -> _Prepared:
         """Check and decode the frames; note what else was heard."""
-        settings = self._settings()
         errors = self._stale(group, settings, now_s)
         images = {} if errors else self._decode(group, errors)
         ego = self._inputs.odometry.ego_state(group.stamp_s)

@@ -1,0 +1,114 @@
+"""A checkpoint into memory and out of it again, for the driver node. Knows no rclpy."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from wamdiff2_core.errors import ConfigError
+from wamdiff2_core.scene import Camera, Scene
+from wamdiff2_ros.parameters import Settings
+
+T = TypeVar("T")
+POLL_S = 0.05
+GREY_HEIGHT_WIDTH = (96, 160)
+
+
+class Interrupted(Exception):
+    """The process was told to end while something was being loaded; `thread` goes on until it has finished."""
+
+    def __init__(self, thread: threading.Thread) -> None:
+        super().__init__("told to end while loading")
+        self.thread = thread
+
+
+def load_driver(settings: Settings) -> Any:
+    """The Driver of the checkpoint, on the device. Imports torch, so only when needed.
+
+    Raises CheckpointError or ConfigError with one line that names the folder and the device.
+    """
+    from wamdiff2_core.driver import Driver
+
+    if settings.threads:
+        import torch
+
+        torch.set_num_threads(settings.threads)
+    try:
+        return Driver.from_checkpoint(settings.checkpoint, device=settings.device, dtype=settings.dtype)
+    except (RuntimeError, AssertionError, OSError) as error:  # what torch and the file system say
+        raise ConfigError(f"{settings.checkpoint} on {settings.device}: {first_line(error)}") from error
+
+
+def grey_scene(settings: Settings) -> Scene:
+    """A scene without content, to warm up and to measure with."""
+    images = {name: np.full((*GREY_HEIGHT_WIDTH, 3), 128, np.uint8) for name in settings.cameras}
+    return Scene(images, settings.default_instruction, question="what is ahead")
+
+
+def warm_up(driver: Any, settings: Settings) -> None:
+    """Answer one grey scene, so that the first real one is not slow. ConfigError if the model cannot."""
+    try:
+        driver.answer(grey_scene(settings), tasks=settings.tasks)
+    except RuntimeError as error:  # how torch says "out of memory" and the like
+        raise ConfigError(f"{settings.checkpoint} on {settings.device}: warm-up: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without the pages that torch may add."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def first_camera(settings: Settings) -> Camera | None:
+    """The first camera as the rig file has it, None without a rig. ConfigError if the rig lacks it."""
+    if not settings.rig:
+        return None
+    from wamdiff2_core.rig import load_rig
+
+    for camera in load_rig(settings.rig):
+        if camera.name == settings.cameras[0]:
+            return camera
+    raise ConfigError(f"rig {settings.rig} has no camera {settings.cameras[0]}")
+
+
+def in_background(work: Callable[[], T], stop: Callable[[], bool]) -> T:
+    """The result of `work`, done in a thread, so that a signal is heard meanwhile.
+
+    Raises what `work` raises, or Interrupted as soon as `stop()` is true; the thread is then left behind.
+    """
+    done = threading.Event()
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:  # noqa: BLE001 - handed on to the caller below
+            errors.append(error)
+        done.set()
+
+    thread = threading.Thread(target=run, name="driver loading", daemon=True)
+    thread.start()
+    while not done.wait(POLL_S):
+        if stop():
+            raise Interrupted(thread)
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def free_memory() -> None:
+    """Give what nobody holds any more back to the system and the GPU, so that the next checkpoint has room."""
+    gc.collect()
+    torch = sys.modules.get("torch")  # not loaded: it holds nothing
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    if sys.platform.startswith("linux"):
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
+        if trim is not None:
+            trim(0)
