@@ -3,7 +3,7 @@
 The answer is the motion of a kinematic bicycle (rear axle = base_link) whose speed and curvature are smooth in time and
 stay within limits; among those, the one closest to the waypoints. A waypoint that fits none of them (one wrong digit)
 loses its weight. Speed and curvature are uniform quadratic B-splines with a knot at every waypoint time, so that bounds
-on their coefficients and on the differences of them bound speed, curvature and acceleration everywhere.
+on their coefficients and on the differences of them bound speed, curvature, acceleration and jerk everywhere.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from functools import lru_cache
 import numpy as np
 
 from wamdiff2_core.errors import ConfigError, DataError
+from wamdiff2_core.motion_limits import nearest_within
 from wamdiff2_core.scene import PLAN_POINTS, PLAN_STEP_S
 
 HORIZON_S = PLAN_POINTS * PLAN_STEP_S
 PERIOD_S = 0.1
 FINE_S = 0.05  # step of the integration
+STANDS_MPS = 1e-6  # below this is rounding
 COEFFICIENTS = PLAN_POINTS + 2
 ITERATIONS = 8
+EXACT_ITERATIONS = 2  # the last ones, within all limits; those before only keep roughly to them
 _WAYPOINT_ROWS = np.arange(1, PLAN_POINTS + 1) * round(PLAN_STEP_S / FINE_S)
 
 
@@ -31,12 +34,13 @@ class TrajectoryLimits:
     max_speed_mps: float = 40.0
     max_acceleration_mps2: float = 3.5
     max_deceleration_mps2: float = 8.0
+    max_jerk_mps3: float = 12.0  # along the heading
     max_curvature_1pm: float = 0.24  # 0.6 rad of steering at a wheelbase of 2.85 m
     max_lateral_acceleration_mps2: float = 5.0
     hold_m: float = 0.3  # a plan that stays this close to where we are means: stand still
     noise_m: float = 0.1  # of the first waypoint; grows with time
     noise_growth_m: float = 0.02
-    jerk_mps3: float = 2.0
+    jerk_mps3: float = 2.0  # typical, as is the next: more than this is costly, not forbidden
     curvature_rate_1pms: float = 0.1
 
     def __post_init__(self) -> None:
@@ -81,8 +85,8 @@ def smooth_trajectory(points: np.ndarray, speed_mps: float, limits: TrajectoryLi
         raise DataError(f"expected a finite speed, got {speed_mps!r}")
     speed_mps = min(max(float(speed_mps), 0.0), limits.max_speed_mps)
     if np.sort(np.linalg.norm(points, axis=1))[-2] < limits.hold_m:  # one waypoint may be wrong
-        return _stop(speed_mps, limits)
-    return _sampled(_fit(points, speed_mps, limits), speed_mps, limits)
+        return stopping_trajectory(speed_mps, limits=limits)
+    return _sampled(_fit(points, speed_mps, limits), limits)
 
 
 def _fit(points: np.ndarray, speed: float, limits: TrajectoryLimits) -> np.ndarray:
@@ -98,7 +102,11 @@ def _fit(points: np.ndarray, speed: float, limits: TrajectoryLimits) -> np.ndarr
         rows = np.vstack([_jacobian(theta, speed) * root_weight[:, None], regular])
         residual = np.concatenate([error.ravel() * root_weight, regular @ theta])
         normal = rows.T @ rows + 1e-6 * np.eye(theta.size)
-        theta = _bounded(theta - np.linalg.solve(normal, rows.T @ residual), speed, limits)
+        wanted = theta - np.linalg.solve(normal, rows.T @ residual)
+        if iteration < ITERATIONS - EXACT_ITERATIONS:
+            theta = _bounded(wanted, speed, limits)
+        else:
+            theta = nearest_within(wanted, normal, PLAN_STEP_S, speed, limits)
     return theta
 
 
@@ -185,19 +193,35 @@ def _basis() -> tuple[np.ndarray, np.ndarray]:
     return value, slope
 
 
-def _sampled(theta: np.ndarray, speed: float, limits: TrajectoryLimits) -> Trajectory:
+def _sampled(theta: np.ndarray, limits: TrajectoryLimits) -> Trajectory:
     value, slope = _basis()
-    v, a = np.maximum(value @ theta[:COEFFICIENTS], 0.0), slope @ theta[:COEFFICIENTS]
+    speeds = theta[:COEFFICIENTS]
+    v, a = np.maximum(value @ speeds, 0.0), slope @ speeds
+    v[v < STANDS_MPS] = 0.0
     most = limits.max_lateral_acceleration_mps2 / np.maximum(v, 0.1) ** 2
-    return _trajectory(v, np.where(v > 0.0, a, 0.0), np.clip(value @ theta[COEFFICIENTS:], -most, most))
+    a = np.where((v > 0.0) | (a > STANDS_MPS), a, 0.0)  # standing still, unless it is the moment of starting
+    return _trajectory(v, a, np.clip(value @ theta[COEFFICIENTS:], -most, most))
 
 
-def _stop(speed: float, limits: TrajectoryLimits) -> Trajectory:
-    """Straight on, braking within the limits until the vehicle stands."""
-    times = np.arange(round(HORIZON_S / FINE_S) + 1) * FINE_S
-    braking = 0.6 * limits.max_deceleration_mps2
-    v = np.maximum(speed - braking * times, 0.0)
-    return _trajectory(v, np.where(v > 0.0, -braking, 0.0), np.zeros_like(v))
+def stopping_trajectory(
+    speed_mps: float,
+    curvature_1pm: float = 0.0,
+    deceleration_mps2: float | None = None,
+    limits: TrajectoryLimits | None = None,
+) -> Trajectory:
+    """Braking to a stand within the limits, along the curvature (1/m, left positive) that the vehicle has now.
+
+    `deceleration_mps2`: 60% of the limit unless told. Raises DataError for numbers that are not finite.
+    """
+    limits = limits or TrajectoryLimits()
+    braking = 0.6 * limits.max_deceleration_mps2 if deceleration_mps2 is None else deceleration_mps2
+    if not np.isfinite([speed_mps, curvature_1pm, braking]).all():
+        raise DataError(f"expected finite numbers, got {speed_mps} m/s, {curvature_1pm} 1/m, {braking} m/s^2")
+    speed = min(max(float(speed_mps), 0.0), limits.max_speed_mps)
+    knots = (np.arange(COEFFICIENTS) - 0.5) * PLAN_STEP_S
+    theta = np.concatenate([np.maximum(speed - braking * knots, 0.0), np.full(COEFFICIENTS, curvature_1pm)])
+    theta[0] = 2.0 * speed - theta[1]
+    return _sampled(nearest_within(theta, np.eye(theta.size), PLAN_STEP_S, speed, limits), limits)
 
 
 def _trajectory(v: np.ndarray, a: np.ndarray, curvature: np.ndarray) -> Trajectory:
