@@ -49,7 +49,7 @@ def measure(recipe: Recipe, steps: int, source: object | None) -> tuple[dict, ob
         _wait(recipe)
         each.append((time.perf_counter() - begin) / WINDOW)
     step_s = statistics.median(each)
-    rows = sum(rows.answer.shape[0] for rows in trainer.source.draw().parts.values())
+    rows = sum(part.answer.shape[0] for part in trainer.source.draw().parts.values())
     memory = torch.cuda.max_memory_allocated() / 2**30 if recipe.device.startswith("cuda") else 0.0
     figures = {
         "ms_per_step": round(step_s * 1e3, 2),
@@ -60,6 +60,21 @@ def measure(recipe: Recipe, steps: int, source: object | None) -> tuple[dict, ob
         "loss": round(float(losses.loss), 4),
     }
     return figures, trainer.source
+
+
+def profile(recipe: Recipe, source: object | None, rows: int = 25) -> None:
+    """Which kernels a step spends its time in (eager, so that they carry names)."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as profiled
+
+    trainer = Trainer(recipe, source)  # type: ignore[arg-type]
+    for _ in range(4):
+        trainer.train_step()
+    with profiled(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as found:
+        for _ in range(3):
+            trainer.train_step()
+        _wait(recipe)
+    print(found.key_averages().table(sort_by="self_cuda_time_total", row_limit=rows, max_name_column_width=70))
 
 
 def _wait(recipe: Recipe) -> None:
@@ -76,6 +91,7 @@ def main() -> None:
     parser.add_argument("--teacher")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--modes", default="eager,compile,capture,both")
+    parser.add_argument("--profile", action="store_true", help="list the kernels of an eager step")
     parser.add_argument("--out", type=Path)
     options = parser.parse_intermixed_args()
     out = tempfile.mkdtemp()
@@ -89,6 +105,8 @@ def main() -> None:
             torch.cuda.reset_peak_memory_stats()
         found[mode], source = measure(replace(recipe, **MODES[mode]), options.steps, source)
         print(f"{recipe.name} {mode}: {json.dumps(found[mode])}", flush=True)
+    if options.profile:
+        profile(replace(recipe, **MODES["eager"]), source)
     if options.out:
         options.out.write_text(json.dumps({recipe.name: found}, indent=1) + "\n")
     if source is not None:

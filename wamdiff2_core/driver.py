@@ -14,6 +14,7 @@ from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.decode.decoder import BlockDecoder
 from wamdiff2_core.decode.result import DecodeResult
 from wamdiff2_core.decode.scaffold import Scaffold
+from wamdiff2_core.decode.task_scaffold import task_scaffold
 from wamdiff2_core.errors import CheckpointError, ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel, load_model, prompts_of
 from wamdiff2_core.model.images import ImageFormat, preprocess
@@ -195,8 +196,7 @@ class Driver:
         return read_answer(task, self.formats[task], output.status.value, answer, scene, self.limits, cost)
 
     def _scaffold(self, task: str) -> Scaffold | None:
-        allowed = _MODULES[task].allowed(self.tokenizer, self.formats[task])
-        return None if allowed is None else Scaffold(allowed)
+        return task_scaffold(task, self.tokenizer, self.formats[task])
 
     def _check_fit(self) -> None:
         where = self.loaded.folder

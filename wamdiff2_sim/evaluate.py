@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from wamdiff2_core.decode.config import RULES
 from wamdiff2_core.errors import CheckpointError, Wamdiff2Error
 from wamdiff2_core.evaluate.machine import machine
 from wamdiff2_core.evaluate.summary import write_json
@@ -48,12 +49,14 @@ class Job:
     traffic: tuple[int, int] = (25, 15)
     latency_s: float | None = 0.2
     plan_period_s: float = 0.25
+    rule: str = "dynamic"
 
     @property
     def key(self) -> list:
         """What makes two drives the same one."""
         timing = [self.latency_s, self.plan_period_s, *self.length_m, *self.traffic]
-        return [self.checkpoint, self.town, self.seed, self.block_size, self.steps, self.threshold, *timing]
+        rule = [] if self.rule == "dynamic" else [self.rule]  # rows of before there was a choice stay valid
+        return [self.checkpoint, self.town, self.seed, self.block_size, self.steps, self.threshold, *timing, *rule]
 
 
 _drivers: dict[tuple, Any] = {}  # a few per process, the newest last: loading a checkpoint costs more than a plan
@@ -73,7 +76,11 @@ def _driver(job: Job):
     while len(_drivers) > DRIVERS_KEPT:
         del _drivers[next(iter(_drivers))]
     driver.decoding = replace(
-        DecodingConfig(), block_size=job.block_size, steps=min(job.steps, job.block_size), threshold=job.threshold
+        DecodingConfig(),
+        block_size=job.block_size,
+        steps=min(job.steps, job.block_size),
+        threshold=job.threshold,
+        rule=job.rule,
     )
     return driver
 
@@ -123,7 +130,7 @@ def jobs(args: argparse.Namespace) -> Iterator[Job]:
             for block in blocks:
                 latency = None if args.latency < 0 else args.latency
                 yield Job(args.checkpoint, town, seed, block, args.steps, args.threshold, args.device, args.dtype,
-                          latency_s=latency, plan_period_s=args.plan_period)  # fmt: skip
+                          latency_s=latency, plan_period_s=args.plan_period, rule=args.rule)  # fmt: skip
 
 
 def table(rows: list[dict]) -> list[dict]:
@@ -193,6 +200,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--block-sizes", type=lambda t: [int(v) for v in t.split(",")], default=[1, 4, 8, 16, 32])
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--threshold", type=float, default=0.9)
+    parser.add_argument("--rule", choices=RULES, default="dynamic", help="which tokens a step accepts")
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--latency", type=float, default=0.2, help="seconds; negative: as measured")
     parser.add_argument("--plan-period", type=float, default=0.25, help="seconds between two plans")
@@ -228,7 +236,7 @@ def evaluate(args: argparse.Namespace) -> dict:
             sink.write(json.dumps(row) + "\n")
             sink.flush()
             _tell(f"{len(rows)}/{total}", row)
-    names = ("checkpoint", "towns", "routes_per_town", "steps", "threshold", "seed", "device", "dtype", "workers")
+    names = ("checkpoint", "towns", "routes_per_town", "steps", "threshold", "rule", "seed", "device", "dtype", "workers")
     settings = {**{name: getattr(args, name) for name in names}, "latency_s": args.latency,
                 "plan_period_s": args.plan_period, "route_m": "{:.0f}-{:.0f}".format(*Job.length_m)}  # fmt: skip
     report = {"what": "drive", "settings": settings, "machine": machine(args.device), "results": table(rows)}

@@ -64,3 +64,30 @@ def test_mixed_block_sizes_and_generator():
     ]
     assert torch.equal(*made)
     assert torch.equal(made[0][0], ~given[0])  # blocks of one token: each is masked
+
+
+def test_a_share_of_rows_is_masked_as_the_ordered_rule_meets_them():
+    """Of each block all ranks from some rank on are masked and nothing before it; every rank begins equally often."""
+    rows, positions = 3000, 12
+    ranks = torch.tensor([0, 1, 2, 2] * 3).expand(rows, -1)
+    answer, length = torch.full((rows, positions), 5), torch.full((rows,), positions)
+    given = torch.zeros(rows, positions, dtype=torch.bool)
+    given[:, 3] = True
+    block = torch.full((rows,), 4)
+    generator = torch.Generator().manual_seed(0)
+    noise = corrupt(answer, length, given, block, 9, generator=generator, ranks=ranks, ordered_share=1.0)
+    assert not noise.masked[:, 3].any() and torch.equal(noise.noisy == 9, noise.masked)
+    patterns = {tuple(row) for row in noise.masked[:, 4:8].int().tolist()}
+    assert patterns == {(1, 1, 1, 1), (0, 1, 1, 1), (0, 0, 1, 1)}
+    assert {tuple(row) for row in noise.masked[:, :4].int().tolist()} == {(1, 1, 1, 0), (0, 1, 1, 0), (0, 0, 1, 0)}
+    first = noise.masked[:, 4].float().mean().item()
+    assert abs(first - 1 / 3) < 0.03
+    assert torch.equal(noise.t[:, 4][noise.masked[:, 4]].unique(), torch.tensor([1.0]))
+    unranked = torch.full_like(ranks, -1)
+    plain = corrupt(answer, length, given, block, 9, generator=torch.Generator().manual_seed(3))
+    same = corrupt(answer, length, given, block, 9, generator=torch.Generator().manual_seed(3), ranks=unranked,
+                   ordered_share=0.0)  # fmt: skip
+    assert torch.equal(plain.masked, same.masked)
+    mixed = corrupt(answer, length, given, block, 9, generator=generator, ranks=ranks, ordered_share=0.5)
+    share = torch.tensor([tuple(row) in patterns for row in mixed.masked[:, 4:8].int().tolist()]).float().mean()
+    assert 0.5 < share < 0.9

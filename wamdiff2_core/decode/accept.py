@@ -33,10 +33,20 @@ def sequential(masked: Tensor, share: Tensor) -> Tensor:
     return masked & (masked.cumsum(1) <= share[:, None])
 
 
-def accept(config: DecodingConfig, probability: Tensor, masked: Tensor, share: Tensor, last_step: bool) -> Tensor:
+def ordered(probability: Tensor, masked: Tensor, rank: Tensor, threshold: float) -> Tensor:
+    """The masked positions of the lowest rank (R, B) in each row; rows with unranked (-1) ones: the dynamic rule."""
+    lowest = rank.masked_fill(~masked, torch.iinfo(rank.dtype).max).amin(1, keepdim=True)
+    return torch.where(lowest >= 0, masked & (rank == lowest), dynamic(probability, masked, threshold))
+
+
+def accept(
+    config: DecodingConfig, probability: Tensor, masked: Tensor, share: Tensor, last_step: bool, rank: Tensor
+) -> Tensor:
     """Positions (R, B) to keep in this step; the last step keeps everything that is left."""
     if last_step:
         return masked
+    if config.rule == "ordered":
+        return ordered(probability, masked, rank, config.threshold)
     if config.rule == "dynamic":
         return dynamic(probability, masked, config.threshold)
     return static(probability, masked, share) if config.rule == "static" else sequential(masked, share)

@@ -19,7 +19,8 @@ from wamdiff2_core.model.checkpoint import LoadedModel
 class BlockState:
     """One block of R rows, all (R, B): tokens (mask id where undecided), decided, confidence, needed (by the limit).
 
-    share (R,): tokens that static and sequential keep per step. steps (R,): denoising steps taken.
+    share (R,): tokens that static and sequential keep per step. steps (R,): denoising steps taken. rank (R, B): order
+    of the scaffold, -1 where there is none.
     """
 
     tokens: Tensor
@@ -28,6 +29,7 @@ class BlockState:
     needed: Tensor
     share: Tensor
     steps: Tensor
+    rank: Tensor
 
     @property
     def masked(self) -> Tensor:
@@ -36,7 +38,7 @@ class BlockState:
 
     def select(self, rows: Tensor) -> BlockState:
         """Only these rows."""
-        fields = (self.tokens, self.decided, self.confidence, self.needed, self.share, self.steps)
+        fields = (self.tokens, self.decided, self.confidence, self.needed, self.share, self.steps, self.rank)
         return BlockState(*(one[rows] for one in fields))
 
 
@@ -81,8 +83,10 @@ class Vocabulary:
         return cls(loaded.mask_token_id, eos, loaded.vocab_size, loaded.kind == "wam_diff2")
 
 
-def open_block(given: Tensor, needed: Tensor, vocabulary: Vocabulary, config: DecodingConfig) -> BlockState:
-    """A fresh block: given (R, B) holds the scaffold's token or -1; everything else is masked."""
+def open_block(
+    given: Tensor, needed: Tensor, vocabulary: Vocabulary, config: DecodingConfig, rank: Tensor
+) -> BlockState:
+    """A fresh block: given (R, B) holds the scaffold's token or -1; everything else is masked. rank: see BlockState."""
     fixed = given >= 0
     fill = vocabulary.mask if vocabulary.mask is not None else int(vocabulary.eos[0])
     state = BlockState(
@@ -92,6 +96,7 @@ def open_block(given: Tensor, needed: Tensor, vocabulary: Vocabulary, config: De
         needed=needed,
         share=torch.zeros(len(given), dtype=torch.int64, device=given.device),
         steps=torch.zeros(len(given), dtype=torch.int64, device=given.device),
+        rank=rank,
     )
     end_at_eos(state, vocabulary)
     state.share = quota(state.masked.sum(1), config.steps)
@@ -104,7 +109,7 @@ def apply_step(state: BlockState, seen: Prediction, vocabulary: Vocabulary, conf
     state.steps += masked.any(1).to(torch.int64)
     # Rows of a batch that have something left have all taken the same number of steps.
     last = int(state.steps.max()) >= config.steps
-    kept = accept(config, seen.certainty, masked, state.share, last)
+    kept = accept(config, seen.certainty, masked, state.share, last, state.rank)
     state.tokens = torch.where(kept, seen.tokens, state.tokens)
     state.confidence = torch.where(kept, seen.probability, state.confidence)
     state.decided = state.decided | kept
@@ -148,6 +153,16 @@ def predict(
     tokens = draw(logits, uniforms, temperature)
     probability = torch.exp(logits.gather(-1, tokens[..., None])[..., 0] - total)
     return Prediction(tokens, probability, certainty, usable)
+
+
+def block_ranks(scaffolds: Sequence[Scaffold | None], start: int, width: int, device: torch.device) -> Tensor:
+    """Ranks (R, width) of positions [start, start + width), -1 where a scaffold has none."""
+    ranks = torch.full((len(scaffolds), width), -1, dtype=torch.int64, device=device)
+    for row, scaffold in enumerate(scaffolds):
+        part = () if scaffold is None else scaffold.ranks[start : start + width]
+        if part:
+            ranks[row, : len(part)] = torch.tensor(part, device=device)
+    return ranks
 
 
 def scaffold_block(

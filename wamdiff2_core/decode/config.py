@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wamdiff2_core.errors import ConfigError
 
-RULES = ("dynamic", "static", "sequential")
+RULES = ("dynamic", "static", "sequential", "ordered")
 SEEDS = 2**32
 
 
@@ -18,7 +18,9 @@ class DecodingConfig:
     block_size: tokens denoised together; 1 is autoregressive decoding.
     steps: most denoising steps a block may take; what is still masked then takes the last prediction.
     rule: which predictions a step keeps. "dynamic": all with probability >= threshold, else the single best;
-        "static": an equal share of the block, the most probable ones; "sequential": an equal share, left to right.
+        "static": an equal share of the block, the most probable ones; "sequential": an equal share, left to right;
+        "ordered": what the answer's scaffold ranks next (of numbers the leading digits first, so that a digit never
+        stands beside one that was guessed apart from it); answers without ranks take the dynamic rule.
     max_new_tokens: most tokens an answer may have, its end token included.
     time_limit_s: wall clock for the whole call; an answer that is not finished by then is "truncated".
     temperature: 0 takes the most probable token (greedy); T > 0 draws from softmax(logits / T).

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from wamdiff2_core.decode.blocks import Vocabulary, apply_step, open_block, predict, scaffold_block
+from wamdiff2_core.decode.blocks import Vocabulary, apply_step, block_ranks, open_block, predict, scaffold_block
 from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.decode.result import DecodeResult, Status
 from wamdiff2_core.decode.sampling import sampler_of
@@ -39,7 +39,8 @@ def reference_generate(
     for start in range(0, config.max_new_tokens, config.block_size):
         given, allowed = scaffold_block([scaffold], start, config.block_size, vocabulary)
         needed = torch.arange(start, start + config.block_size)[None] < config.max_new_tokens
-        state = open_block(given, needed, vocabulary, config)
+        ranks = block_ranks([scaffold], start, config.block_size, given.device)
+        state = open_block(given, needed, vocabulary, config, ranks)
         while bool(state.masked.any()):
             logits = block_logits(
                 loaded, input_ids, answer, state.tokens[0], pixel_values, image_grid_thw, config.block_size

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from wamdiff2_core.decode.blocks import Vocabulary, apply_step, open_block, predict, scaffold_block
+from wamdiff2_core.decode.blocks import Vocabulary, apply_step, block_ranks, open_block, predict, scaffold_block
 from wamdiff2_core.decode.cache import KVCache
 from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.decode.kernels import Kernels
@@ -89,7 +89,8 @@ class Run:
         given, allowed = scaffold_block([self.scaffolds[row] for row in self.active], start, size, self.vocabulary)
         limits = torch.tensor([self.rows[row].limit for row in self.active], device=given.device)
         needed = torch.arange(start, start + size, device=given.device) < limits[:, None]
-        self.state = open_block(given, needed, self.vocabulary, self.config)
+        ranks = block_ranks([self.scaffolds[row] for row in self.active], start, size, given.device)
+        self.state = open_block(given, needed, self.vocabulary, self.config, ranks)
         self.allowed = allowed
         self._retire_complete()
         while self.active and bool(self.state.masked.any()):

@@ -16,11 +16,15 @@ class Scaffold:
     """Allowed token ids per answer position; None = any token. Positions after the last entry are free.
 
     A position with a single id is given: it stands there from the start and is never denoised.
+    ranks: which positions the rule "ordered" decides first, 0 before 1; empty: this answer has no order.
     """
 
     allowed: tuple[tuple[int, ...] | None, ...]
+    ranks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.ranks and (len(self.ranks) != len(self.allowed) or min(self.ranks) < 0):
+            raise ConfigError(f"scaffold: expected {len(self.allowed)} ranks from 0 up, got {list(self.ranks)}")
         for position, ids in enumerate(self.allowed):
             if ids is not None and not ids:
                 raise ConfigError(f"scaffold position {position}: expected at least one token id, got none")

@@ -17,7 +17,7 @@ class Conversations(Protocol):
     """R conversations: answers as (R, C) matrices for corruption and losses, and a way to lay them out for a model.
 
     answer (R, C) ids, end tokens behind the answer; answer_length (R,) up to and with the first end token;
-    given (R, C) scaffold positions, never trained.
+    given (R, C) scaffold positions, never trained; ranks (R, C) order of decoding, -1 for none (None: no row has one).
     """
 
     @property
@@ -28,6 +28,9 @@ class Conversations(Protocol):
 
     @property
     def given(self) -> Tensor: ...
+
+    @property
+    def ranks(self) -> Tensor | None: ...
 
     def live_length(self, block: Tensor) -> Tensor: ...
 

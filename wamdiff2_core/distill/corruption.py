@@ -60,18 +60,39 @@ def corrupt(
     *,
     t_min: float = T_MIN,
     generator: torch.Generator | None = None,
+    ranks: Tensor | None = None,
+    ordered_share: float = 0.0,
 ) -> Corruption:
     """Mask each free live position with probability t of its block, at least one per block that has a free position.
 
-    answer, given: (R, C); length, block: (R,). Given (scaffold) and dead positions are never masked.
+    answer, given: (R, C); length, block: (R,). Given (scaffold) and dead positions are never masked. ranks (R, C):
+    order in which the rule "ordered" decides positions, -1 for none; a share of the rows is masked as it meets them.
     """
     rows, positions = answer.shape
     device = answer.device
     t = block_noise(length, block, positions, t_min, generator)
     free = maskable(length, given)
     masked = free & (torch.rand(rows, positions, device=device, generator=generator) < t)
+    if ranks is not None and ordered_share > 0.0:
+        chosen = torch.rand(rows, 1, device=device, generator=generator) < ordered_share
+        late, level = later_ranks(ranks, block, generator)
+        masked = torch.where(chosen & (ranks >= 0), free & late, masked)
+        t = torch.where(chosen & (ranks >= 0), level.clamp(t_min, 1.0), t)
     masked |= first_choice(free, masked, block, generator)
     return Corruption(torch.where(masked, mask_token_id, answer), masked, t)
+
+
+def later_ranks(ranks: Tensor, block: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+    """(R, C) bool: positions of each block from a random rank on, as the rule "ordered" finds them before one of its
+    steps; and (R, C) the share of ranks that are still open there.
+    """
+    rows, positions = ranks.shape
+    levels = ranks.amax(1, keepdim=True) + 1  # (R, 1)
+    point = torch.rand(rows, positions, device=ranks.device, generator=generator).gather(
+        1, block_index(block, positions)
+    )
+    decided = (point * levels).long()  # of each block: so many ranks are decided, never all
+    return ranks >= decided, (levels - decided) / levels.clamp(min=1)
 
 
 def maskable(length: Tensor, given: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,10 +18,15 @@ from wamdiff2_core.distill.feeder import Feeder, find_shards, tensor
 from wamdiff2_core.distill.layout import Rows
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.model.images import ImageFormat
-from wamdiff2_core.tasks import TASKS
+from wamdiff2_core.tasks import TASKS, ask, detect, plan
 
 __all__ = ["Batch", "Feeder", "Ring", "find_shards", "wait_for"]
 
+_RANKS: dict[str, Callable[[], tuple[int, ...] | None]] = {
+    "plan": plan.ranks,
+    "detect": detect.ranks,
+    "ask": ask.ranks,
+}
 _ROW_FIELDS = ("prompt", "positions", "prompt_length", "answer", "answer_length", "given", "rows")
 
 
@@ -52,6 +58,7 @@ class Ring:
             torch.empty(capacity, n, h, w, 3, dtype=torch.uint8, device=device)
             for (w, h), n in zip(spec.groups(), cameras, strict=True)
         ]
+        self.ranks = {task: _ranks(task, spec.answer_room[task]).to(device) for task in TASKS}
         self.tables: dict[str, dict[str, Tensor]] = {}
         for task in TASKS:
             like = TaskArrays.empty(1, spec.prompts[task], spec.prompt_room[task], spec.answer_room[task])
@@ -135,9 +142,18 @@ class Ring:
             answer=part["answer"].long(),
             answer_length=torch.where(there, part["answer_length"].long(), 0),
             given=part["given"],
+            ranks=self.ranks[task].expand(chosen.shape[0], -1),
             frame=torch.arange(chosen.shape[0], device=self.device),
             task=torch.full_like(chosen, number),
         )
+
+
+def _ranks(task: str, room: int) -> Tensor:
+    """(C,) order in which a task's answer positions are decided, -1 where there is none."""
+    found = torch.full((room,), -1, dtype=torch.int64)
+    ranks = torch.tensor((_RANKS[task]() or ())[:room], dtype=torch.int64)
+    found[: len(ranks)] = ranks
+    return found
 
 
 def wait_for(ring: Ring, feeder: Feeder, frames: int, timeout_s: float) -> None:

@@ -36,7 +36,8 @@ class Rows:
 
     prompt (R, P) ids; prompt_length (R,); prompt_positions (3, R, P) rotary positions of prompt tokens;
     answer (R, C) ids; answer_length (R,) up to and with the first end token; given (R, C) scaffold positions;
-    frame (R,) index of the row's images in the batch; task (R,) number of the task.
+    frame (R,) index of the row's images in the batch; task (R,) number of the task; ranks (R, C) order in which answer
+    positions are decided, -1 for none.
     """
 
     prompt: Tensor
@@ -47,6 +48,7 @@ class Rows:
     given: Tensor
     frame: Tensor
     task: Tensor
+    ranks: Tensor | None = None
 
     def select(self, index: Tensor | slice) -> Rows:
         """These rows only."""
@@ -54,7 +56,8 @@ class Rows:
             name: getattr(self, name)[index]
             for name in ("prompt", "prompt_length", "answer", "answer_length", "given", "frame", "task")
         }
-        return replace(self, prompt_positions=self.prompt_positions[:, index], **parts)
+        ranks = None if self.ranks is None else self.ranks[index]
+        return replace(self, prompt_positions=self.prompt_positions[:, index], ranks=ranks, **parts)
 
     def packed(self, live: Tensor, block: Tensor, noisy: Tensor | None, how: Layout) -> Packed:
         """These rows as sequences [prompt | clean] or, with noisy answers (R, C), [prompt | clean | noisy]."""

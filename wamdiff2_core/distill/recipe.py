@@ -78,6 +78,7 @@ class Recipe:
     weighting: str = "flat"
     complementary: bool = False
     fill_weight: float = 0.1
+    ordered_share: float = 0.0  # of rows masked as the decoding rule "ordered" meets them; the rest at random
     t_min: float = 0.02
     # data
     source: str = "ring"  # "ring": shards of equal frames kept on the device; "stream": conversation files, packed
@@ -146,6 +147,7 @@ def _number_checks(recipe: Recipe) -> list[Check]:
         *((getattr(recipe, name) < 0, f"{name} must not be negative") for name in (*natural, *weights)),
         (not 0.0 <= recipe.ema < 1.0, f"ema: expected 0 <= ema < 1, got {recipe.ema}"),
         (not 0.0 < recipe.t_min < 1.0, f"t_min: expected a value within (0, 1), got {recipe.t_min}"),
+        (not 0.0 <= recipe.ordered_share <= 1.0, f"ordered_share: expected a share, got {recipe.ordered_share}"),
         (not recipe.max_steps and not recipe.max_minutes, "max_steps or max_minutes must be set"),
     ]
 
@@ -193,6 +195,7 @@ def _stage_checks(recipe: Recipe) -> list[Check]:
         (recipe.capture and recipe.parallel != "none", "capture works in one process: parallel must be none"),
         (recipe.capture and recipe.source != "ring", "capture needs batches of one shape: source must be ring"),
         (recipe.source == "stream" and not recipe.files, "a stream needs files"),
+        (recipe.source == "stream" and recipe.ordered_share > 0, "ordered_share: streams have no scaffold ranks"),
         (recipe.on_policy_every > 0 and not recipe.phases, "on_policy_every needs phases"),
         (
             recipe.on_policy_every > 0 and recipe.parallel == "fsdp",

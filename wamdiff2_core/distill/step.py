@@ -149,7 +149,17 @@ def block_losses(
     recipe = method.recipe
     block = blocks.draw(rows.answer.shape[0], generator)
     live = rows.live_length(block)
-    noise = corrupt(rows.answer, live, rows.given, block, method.mask_token_id, t_min=recipe.t_min, generator=generator)
+    noise = corrupt(
+        rows.answer,
+        live,
+        rows.given,
+        block,
+        method.mask_token_id,
+        t_min=recipe.t_min,
+        generator=generator,
+        ranks=rows.ranks,
+        ordered_share=recipe.ordered_share,
+    )
     found = _noise_losses(model, rows, visual, method, live, block, noise, teacher, taught)
     if recipe.complementary:
         other = complement(rows.answer, noise, live, rows.given, method.mask_token_id, recipe.t_min)

@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from wamdiff2_core.decode.decoder import Prefix
 from wamdiff2_core.decode.result import DecodeResult
-from wamdiff2_core.decode.scaffold import Scaffold
+from wamdiff2_core.decode.task_scaffold import task_scaffold
 from wamdiff2_core.driver import Driver
 from wamdiff2_core.errors import ConfigError, Wamdiff2Error
 from wamdiff2_core.evaluate.decode_grid import Setting, parse_settings
@@ -68,8 +68,7 @@ class FrameBatches:
         prompt = chat_prompt(driver.tokenizer, human_text("", len(self._tokens)), self._tokens)
         self._images = torch.tensor(prompt.ids[: prompt.images_end])  # every prompt begins with them
         forms = driver.formats
-        allowed = {task: MODULES[task].allowed(driver.tokenizer, forms[task]) for task in TASKS}
-        self._scaffolds = {task: None if ids is None else Scaffold(ids) for task, ids in allowed.items()}
+        self._scaffolds = {task: task_scaffold(task, driver.tokenizer, forms[task]) for task in TASKS}
         self._groups = _even(len(table.frames), 2 * self.batch)
         self._requests = [self._asked(part) for part in self._groups]
         self._kept: dict[tuple[int, int | None], Prefix] = {}

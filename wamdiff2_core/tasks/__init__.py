@@ -5,7 +5,8 @@ Every task module has the same functions, so that data generator, trainer and dr
 - `prompt(...) -> str`: what the human says after the images,
 - `serialise(value, form) -> str`: the answer text,
 - `parse(answer, form) -> value | Failure`: strict, never raises on any text,
-- `allowed(tokenizer, form) -> tuple | None`: token ids allowed at each answer position (the scaffold).
+- `allowed(tokenizer, form) -> tuple | None`: token ids allowed at each answer position (the scaffold),
+- `ranks(form) -> tuple | None`: which of these positions are decided first when denoising in order.
 
 Nothing here needs torch.
 """

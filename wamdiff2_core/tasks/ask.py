@@ -49,3 +49,8 @@ def parse(answer: AnswerText | str, form: str = "text", question: str = "") -> A
 def allowed(tokenizer: Tokens, form: str = "text") -> tuple[tuple[int, ...] | None, ...] | None:
     """Words are free: no scaffold."""
     return None
+
+
+def ranks(form: str = "text") -> tuple[int, ...] | None:
+    """Words have no order but that of their probabilities."""
+    return None

@@ -91,6 +91,16 @@ def allowed(tokenizer: Tokens, form: str = "fixed") -> tuple[tuple[int, ...] | N
     return record * MAX_BOXES + (end,)
 
 
+def ranks(form: str = "fixed") -> tuple[int, ...] | None:
+    """Which of the 97 answer positions are decided first: labels and hundreds, then tens, then ones."""
+    if form == "qwen3vl_json":
+        return None
+    if form != "fixed":
+        raise unknown_form("detect", form, FORMS)
+    numbers = (0, 1, 2) * 2
+    return (0, 0, *numbers, 0, *numbers, 0) * MAX_BOXES + (0,)
+
+
 _Found = list[tuple[str, tuple[int, int, int, int], tuple[int, int]]]
 
 

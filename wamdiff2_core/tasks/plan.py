@@ -135,6 +135,16 @@ def allowed(tokenizer: Tokens, form: str = "fixed") -> tuple[tuple[int, ...] | N
     return tuple(classes[char] for char in " ".join([_LAYOUT] * PLAN_POINTS)) + ((tokenizer.eos_id,),)
 
 
+def ranks(form: str = "fixed") -> tuple[int, ...] | None:
+    """Which of the 96 answer positions are decided first: signs and tens of metres, then metres, then decimals."""
+    if form == "upstream":
+        return None
+    if form != "fixed":
+        raise unknown_form("plan", form, FORMS)
+    one = (0, 1, 0, 2, 2) + (0,) + (0, 1, 0, 2, 2)  # dd.dd+dd.dd; points and spaces are given
+    return (*one, *((0, *one) * (PLAN_POINTS - 1)), 0)
+
+
 def _waypoints(text: str, pattern: re.Pattern[str], separator: str) -> list[re.Match[str]] | None:
     """Matches of exactly eight waypoints that together with single separators make up the whole text."""
     found: list[re.Match[str]] = []

@@ -54,6 +54,7 @@ class StreamBatch:
     names: tuple[str, ...]
     form: ImageFormat
     copies: int = 2
+    ranks: Tensor | None = None
     attention: str = "dense"
 
     @property
