@@ -236,8 +236,8 @@ def evaluate(args: argparse.Namespace) -> dict:
             sink.write(json.dumps(row) + "\n")
             sink.flush()
             _tell(f"{len(rows)}/{total}", row)
-    names = ("checkpoint", "towns", "routes_per_town", "steps", "threshold", "rule", "seed", "device", "dtype", "workers")
-    settings = {**{name: getattr(args, name) for name in names}, "latency_s": args.latency,
+    names = ("checkpoint", "towns", "routes_per_town", "steps", "threshold", "rule", "seed", "device", "dtype")
+    settings = {**{name: getattr(args, name) for name in (*names, "workers")}, "latency_s": args.latency,
                 "plan_period_s": args.plan_period, "route_m": "{:.0f}-{:.0f}".format(*Job.length_m)}  # fmt: skip
     report = {"what": "drive", "settings": settings, "machine": machine(args.device), "results": table(rows)}
     write_json(args.out.with_suffix(".json"), report)
