@@ -6,71 +6,109 @@ import importlib
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.clock import Clock, ClockType
+from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.node import Node
-from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 
 from wamdiff2_core.errors import ConfigError
-from wamdiff2_ros.bag_writer import BagWriter
-from wamdiff2_ros.process import run_node
+from wamdiff2_ros.bag_thread import FAILED, BagThread
+from wamdiff2_ros.bag_writer import MIB, BagWriter, free_bytes
+from wamdiff2_ros.process import NodeFailed, run_node
+from wamdiff2_ros.qos import OUTPUT
+from wamdiff2_ros.recorder_health import status
+from wamdiff2_ros.recorder_qos import latched, matches, matching, offered
+from wamdiff2_ros.recorder_settings import RecorderSettings, folder, read_settings
 
 LOOK_PERIOD_S = 0.25
-DEPTH = 100
+DIAGNOSTICS_PERIOD_S = 1.0
+NOT_REPEATED = "/rosout"  # latched by ROS 2, but a log, not a state
 
 
 class RecorderNode(Node):
-    """Parameters: path (folder to make), prefixes (topics that begin so), exclude (topics left out)."""
+    """Parameters: see RecorderSettings and docs/bags.md. `unreadable`: topics not recorded, and why."""
 
     def __init__(self, **node_options: Any) -> None:
         super().__init__("recorder", **node_options)
-        path = Path(str(self.declare_parameter("path", "").value))
-        if not path.name:
-            raise ConfigError("recorder: parameter path is needed: the folder that the bag goes to")
-        self._prefixes = tuple(
-            self.declare_parameter("prefixes", ["/world/", "/wamdiff2/", "/follower/", "/clock", "/diagnostics"]).value
-        )
-        self._exclude = frozenset(self.declare_parameter("exclude", [""]).value)
+        self._settings: RecorderSettings = read_settings(self)
         self._subscribed: dict[str, Any] = {}
-        self._unreadable: set[str] = set()
-        self._bag = BagWriter(path)
+        self.unreadable: dict[str, str] = {}
+        self._notes: dict[str, str] = {}
+        bag = BagWriter(folder(self._settings), self._settings.limits())
+        self._bag, self._path = bag, bag.path
+        full = self._settings.on_full == "end"
+        self.thread = BagThread(bag, int(self._settings.queue_mb * MIB), end_when_full=full)
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", OUTPUT)
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
         self._look()
-        self.create_timer(LOOK_PERIOD_S, self._look, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self.create_timer(LOOK_PERIOD_S, self._look, clock=steady)
+        self.create_timer(DIAGNOSTICS_PERIOD_S, self._report, clock=steady)
 
     def close(self) -> None:
         """Finish the bag; without this it has no metadata."""
-        self._bag.close()
+        state = self.thread.stop()
         # print, not the logger: on SIGINT the context is gone by now, and with it /rosout.
-        print(f"recorder: {self._bag.count} messages on {len(self._subscribed)} topics in {self._bag.path}", flush=True)
+        print(f"recorder: {state.written} messages on {len(self._subscribed)} topics in {self._path}", flush=True)
+        for (reason, topic), count in sorted(state.dropped.items()):
+            print(f"recorder: {count} messages of {topic} not recorded: {reason}", file=sys.stderr, flush=True)
+        if state.name == FAILED:
+            print(f"recorder: {state.reason}", file=sys.stderr, flush=True)
 
     def _look(self) -> None:
-        """Subscribe to topics that are new and wanted and have a publisher."""
+        """Subscribe to topics that are new and wanted and have a publisher; follow changes of their QoS."""
         for topic, types in self.get_topic_names_and_types():
-            if topic in self._subscribed or topic in self._unreadable or not self._wanted(topic):
+            if topic in self.unreadable or not self._settings.wanted(topic):
                 continue
             publishers = self.get_publishers_info_by_topic(topic)
-            if publishers:
+            if publishers and topic not in self._subscribed:
+                self._add(topic, types, publishers)
+            elif publishers and not matches(self._subscribed[topic].qos_profile, publishers):
+                self._notes[topic] = "senders with other QoS joined; subscribed anew"
+                self.destroy_subscription(self._subscribed[topic])
                 self._subscribe(topic, types[0], publishers)
 
-    def _wanted(self, topic: str) -> bool:
-        return topic.startswith(self._prefixes) and topic not in self._exclude
-
-    def _subscribe(self, topic: str, type_name: str, publishers: list[Any]) -> None:
+    def _add(self, topic: str, types: list[str], publishers: list[Any]) -> None:
+        type_name, type_hash = types[0], str(publishers[0].topic_type_hash)
         try:
-            kind = _message_class(type_name)
-            self._bag.add_topic(topic, type_name)
+            found = self._bag.topic(topic, type_name, offered(publishers), type_hash)
+            self._subscribe(topic, type_name, publishers)
         except ConfigError as error:
-            self._unreadable.add(topic)
+            self.unreadable[topic] = str(error)
             self.get_logger().warning(f"{topic} is not recorded: {error}")
             return
-        qos = _matching_qos(publishers)
-        write = partial(self._arrived, topic)
-        self._subscribed[topic] = self.create_subscription(kind, topic, write, qos, raw=True)
+        if len(types) > 1:
+            self._notes[topic] = f"several types are published: {', '.join(types)}; only {type_name} is recorded"
+        elif type_hash != self._bag.known_hash(type_name):
+            self._notes[topic] = f"the sender has another definition of {type_name}: {type_hash}"
+        repeat = latched(publishers) and topic != NOT_REPEATED
+        self.thread.do(partial(self._bag.add, found, repeat))
 
-    def _arrived(self, topic: str, data: bytes) -> None:
-        self._bag.write(topic, time.time_ns(), data)
+    def _subscribe(self, topic: str, type_name: str, publishers: list[Any]) -> None:
+        kind = _message_class(type_name)
+        qos = matching(publishers)
+        lost = SubscriptionEventCallbacks(message_lost=partial(self._lost, topic))
+        take = partial(self._arrived, topic)
+        self._subscribed[topic] = self.create_subscription(kind, topic, take, qos, raw=True, event_callbacks=lost)
+
+    def _arrived(self, topic: str, data: bytes, info: dict[str, Any]) -> None:
+        publisher = bytes(info["publisher_gid"]["data"])
+        self.thread.put(topic, time.time_ns(), data, max(0, int(info["source_timestamp"])), publisher)
+
+    def _lost(self, topic: str, event: Any) -> None:
+        self.thread.count_lost(topic, int(event.total_count_change))
+
+    def _report(self) -> None:
+        """Once a second to /diagnostics; ends the process if the bag cannot be written."""
+        state = self.thread.state()
+        free_mb = free_bytes(self._path) / MIB if self._path.is_dir() else 0.0
+        said = status(self.get_name(), state, self._bag.facts(), free_mb, self.unreadable, self._notes)
+        message = DiagnosticArray(status=[said])
+        message.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(message)
+        if state.name == FAILED:
+            raise NodeFailed(state.reason)
 
 
 def _message_class(type_name: str) -> Any:
@@ -78,20 +116,8 @@ def _message_class(type_name: str) -> Any:
     package, kind, name = type_name.split("/")
     try:
         return getattr(importlib.import_module(f"{package}.{kind}"), name)
-    except (ModuleNotFoundError, AttributeError) as error:
+    except (ImportError, AttributeError) as error:
         raise ConfigError(f"{type_name} is not installed: {error}") from error
-
-
-def _matching_qos(publishers: list[Any]) -> QoSProfile:
-    """Reliable and latched where every publisher of the topic is; such a subscription matches them all."""
-    reliable = all(p.qos_profile.reliability == ReliabilityPolicy.RELIABLE for p in publishers)
-    latched = all(p.qos_profile.durability == DurabilityPolicy.TRANSIENT_LOCAL for p in publishers)
-    return QoSProfile(
-        history=HistoryPolicy.KEEP_LAST,
-        depth=DEPTH,
-        reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
-        durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
-    )
 
 
 def main(args: list[str] | None = None) -> int:

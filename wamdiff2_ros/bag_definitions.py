@@ -1,0 +1,71 @@
+"""Message definitions for bags: ROS 2's, our own, and those of any package that is installed. No rclpy here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import resources
+from pathlib import Path
+
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
+from rosbags.typesys.store import Typestore
+
+from wamdiff2_core.errors import ConfigError
+
+
+def message_folder() -> Path:
+    """Where our .msg files are: beside an installed package (share/wamdiff2/msg), else in the source tree.
+
+    ConfigError if they are in neither place.
+    """
+    source = Path(__file__).resolve().parent.parent / "msg"
+    if (source / "Trajectory.msg").is_file():
+        return source
+    with resources.as_file(resources.files("wamdiff2_ros")) as here:
+        for parent in Path(here).parents:
+            shared = parent / "share" / "wamdiff2" / "msg"
+            if (shared / "Trajectory.msg").is_file():
+                return shared
+    raise ConfigError("the message definitions (msg/*.msg) were not found beside wamdiff2_ros")
+
+
+def typestore() -> Typestore:
+    """The types of ROS 2 plus our own."""
+    store = get_typestore(Stores.ROS2_KILTED)
+    types = {}
+    for path in sorted(message_folder().glob("*.msg")):
+        types.update(get_types_from_msg(path.read_text(encoding="utf-8"), f"wamdiff2/msg/{path.stem}"))
+    store.register(types)
+    return store
+
+
+def add_installed(store: Typestore, type_name: str) -> None:
+    """Put an installed type and what it consists of into the store. ConfigError if its .msg file is not found."""
+    if type_name in store.fielddefs:
+        return
+    found = get_types_from_msg(_installed_text(type_name), type_name)
+    for fields in found.values():
+        for part in _parts(fields):
+            add_installed(store, part)
+    store.register(found)
+
+
+def _parts(fields: object) -> set[str]:
+    """Names of the message types that a definition's fields have, also inside arrays and sequences."""
+    named: set[str] = set()
+    if isinstance(fields, (tuple, list)):
+        for part in fields:
+            named |= _parts(part)
+    elif isinstance(fields, str) and fields.count("/") == 2 and "/msg/" in fields and " " not in fields:
+        named.add(fields)
+    return named
+
+
+def _installed_text(type_name: str) -> str:
+    package, kind, name = type_name.split("/")
+    prefixes = [*os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep), sys.prefix]
+    for prefix in filter(None, prefixes):
+        path = Path(prefix) / "share" / package / kind / f"{name}.msg"
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    raise ConfigError(f"no definition of {type_name} is known")
