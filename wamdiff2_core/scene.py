@@ -67,7 +67,10 @@ class Scene:
 
 
 class FailureKind(str, Enum):
-    """Why there is no answer. EMPTY/TRUNCATED/INVALID come from the decoder, PARSE/RANGE from the task's grammar."""
+    """Why there is no answer. EMPTY/TRUNCATED/INVALID come from the decoder, PARSE/RANGE from the task's grammar.
+
+    CONTRADICTION: a plan withheld because it contradicts the instruction or an answer.
+    """
 
     EMPTY = "empty"
     TRUNCATED = "truncated"
@@ -75,6 +78,7 @@ class FailureKind(str, Enum):
     PARSE = "parse"
     RANGE = "range"
     INPUT = "input"
+    CONTRADICTION = "contradiction"
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ class Plan:
     confidence: np.ndarray  # (8,) mean token probability of each waypoint
     text: str = ""
     cost: Cost = field(default_factory=Cost)
+    log_likelihood: float = 0.0  # sum of the logarithms of all tokens' probabilities (natural), 0: not known
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def _status(record: DriveRecord, statuses: Sequence[Any]) -> None:
 
 def _stats(record: DriveRecord, stats: Sequence[Any]) -> None:
     newest = stats[-1]
-    counts = {kind.value: _total(getattr(s, f"failures_{kind.value}") for s in stats) for kind in FailureKind}
+    counts = {kind.value: _total(getattr(s, f"failures_{kind.value}", 0) for s in stats) for kind in FailureKind}
     record.failures = {kind: count for kind, count in counts.items() if count}
     record.parse_failures = record.failures.get(FailureKind.PARSE.value, 0)
     record.frames_dropped = _total(s.frames_dropped for s in stats)

@@ -36,6 +36,7 @@ PLAN_STATUS: dict[FailureKind, int] = {
     FailureKind.PARSE: Trajectory.STATUS_PARSE,
     FailureKind.RANGE: Trajectory.STATUS_RANGE,
     FailureKind.INPUT: Trajectory.STATUS_INPUT,
+    FailureKind.CONTRADICTION: Trajectory.STATUS_CONTRADICTION,
 }
 
 
