@@ -12,8 +12,12 @@ from wamdiff2_core.errors import ConfigError
 RULES = ("dynamic", "static", "sequential")
 TASKS = ("plan", "detect", "ask")
 TRANSPORTS = ("compressed", "raw")
+ON_STALE_PLAN = ("stop", "silence")
 # Decide what is loaded and subscribed, so they are fixed from configure until cleanup.
-FIXED_AFTER_CONFIGURE = frozenset({"checkpoint", "device", "dtype", "threads", "cameras", "image_transport", "rig"})
+FIXED_AFTER_CONFIGURE = frozenset({
+    "checkpoint", "device", "dtype", "threads", "cameras", "image_transport", "rig",
+    "dry_run", "twin_vision_msgs", "twin_autoware",
+})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,21 @@ class Settings:
     odometry_max_age_s: float = 0.5
     default_instruction: str = "follow the road"
     overlay: bool = True
+    markers: bool = True
+    candidates: int = 0
+    candidate_temperature: float = 1.0
+    max_plan_age_s: float = 1.0
+    on_stale_plan: str = "stop"
+    stop_deceleration_mps2: float = 4.0
+    max_acceleration_mps2: float = 3.5
+    max_deceleration_mps2: float = 8.0
+    max_jerk_mps3: float = 12.0
+    max_curvature_1pm: float = 0.24
+    compensate_delay: bool = False
+    withhold_contradictions: bool = False
+    dry_run: bool = False
+    twin_vision_msgs: bool = False
+    twin_autoware: bool = False
 
     def __post_init__(self) -> None:
         """Raises ConfigError naming every field that is out of its range."""
@@ -64,6 +83,7 @@ class Settings:
             _within("sync_tolerance_s", self.sync_tolerance_s, 0.0, 1.0),
             _within("max_frame_age_s", self.max_frame_age_s, 0.02, 10.0),
             _within("odometry_max_age_s", self.odometry_max_age_s, 0.02, 10.0),
+            *self._output_problems(),
             _one_of("rule", self.rule, RULES),
             _one_of("image_transport", self.image_transport, TRANSPORTS),
             _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16")),
@@ -73,6 +93,19 @@ class Settings:
             "" if self.cameras else "cameras: at least one is needed",
             "" if len(set(self.cameras)) == len(self.cameras) else f"cameras: {list(self.cameras)} names one twice",
             *("" if name.isidentifier() else f"cameras: {name!r} is no topic name" for name in self.cameras),
+        ]
+
+    def _output_problems(self) -> list[str]:
+        return [
+            _within("candidates", self.candidates, 0, 64),
+            _within("candidate_temperature", self.candidate_temperature, 0.01, 10.0),
+            _within("max_plan_age_s", self.max_plan_age_s, 0.1, 10.0),
+            _within("stop_deceleration_mps2", self.stop_deceleration_mps2, 0.5, 10.0),
+            _within("max_acceleration_mps2", self.max_acceleration_mps2, 0.1, 15.0),
+            _within("max_deceleration_mps2", self.max_deceleration_mps2, 0.1, 15.0),
+            _within("max_jerk_mps3", self.max_jerk_mps3, 0.1, 100.0),
+            _within("max_curvature_1pm", self.max_curvature_1pm, 0.001, 1.0),
+            _one_of("on_stale_plan", self.on_stale_plan, ON_STALE_PLAN),
         ]
 
 
@@ -110,6 +143,21 @@ DESCRIPTIONS: dict[str, Description] = {
     "odometry_max_age_s": Description("Odometry older than this is not planned from", 0.02, 10.0),
     "default_instruction": Description("What to do until an instruction comes"),
     "overlay": Description("Publish what was seen and decided, drawn into the first camera's image"),
+    "markers": Description("Publish markers of plan, candidates and boxes for viewers, while somebody listens"),
+    "candidates": Description("Further plans drawn at random after each plan, 0: none; each costs about a plan", 0, 64),
+    "candidate_temperature": Description("Temperature that candidates are drawn at; 1: as the model says", 0.01, 10.0),
+    "max_plan_age_s": Description("Without a plan from younger pictures than this, on_stale_plan applies", 0.1, 10.0),
+    "on_stale_plan": Description("Without a young plan: stop (publish a braking trajectory) or silence (none)"),
+    "stop_deceleration_mps2": Description("How a stop trajectory brakes, within max_deceleration_mps2", 0.5, 10.0),
+    "max_acceleration_mps2": Description("Most forward acceleration of the smooth trajectory", 0.1, 15.0),
+    "max_deceleration_mps2": Description("Most deceleration of the smooth trajectory", 0.1, 15.0),
+    "max_jerk_mps3": Description("Most change of acceleration per second of the smooth trajectory", 0.1, 100.0),
+    "max_curvature_1pm": Description("Most curvature of the smooth trajectory (1 / turning radius)", 0.001, 1.0),
+    "compensate_delay": Description("Move the smooth trajectory on to the moment of publication, by odometry"),
+    "withhold_contradictions": Description("Withhold plans that contradict the instruction or an answer, not only flag"),
+    "dry_run": Description("Publish everything under ~/debug instead of ~/output; fixed after configure"),
+    "twin_vision_msgs": Description("Publish boxes as vision_msgs/Detection2DArray as well; fixed after configure"),
+    "twin_autoware": Description("Publish plans as autoware_planning_msgs/Trajectory as well; fixed after configure"),
 }
 
 
