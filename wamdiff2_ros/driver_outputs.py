@@ -107,7 +107,7 @@ class Outputs:
             steps=settings.steps,
             rule=settings.rule,
             threshold=float(settings.threshold),
-            tasks=list(outcome.results),
+            tasks=list(outcome.tasks),
             total_ms=float(outcome.total_ms),
             frame_age_ms=float(outcome.frame_age_ms),
             plan_hz=float(self.health.plan_hz()),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from wamdiff2_core.errors import ConfigError
+from wamdiff2_ros.deadline import parse_dial
 
 RULES = ("dynamic", "static", "sequential")
 TASKS = ("plan", "detect", "ask")
@@ -36,6 +37,9 @@ class Settings:
     rule: str = "dynamic"
     threshold: float = 0.9
     time_limit_s: float = 0.0
+    deadline_ms: float = 0.0
+    deadline_dials: tuple[str, ...] = ("8x8", "16x8", "32x8", "32x4", "32x2")
+    deadline_calibration_s: float = 5.0
     tasks: tuple[str, ...] = TASKS
     plan_rate_hz: float = 0.0
     detect_rate_hz: float = 1.0
@@ -79,6 +83,10 @@ class Settings:
             _within("threshold", self.threshold, 0.0, 1.0),
             _within("time_limit_s", self.time_limit_s, 0.0, 60.0),
             _within("threads", self.threads, 0, 256),
+            _within("deadline_ms", self.deadline_ms, 0.0, 60e3),
+            _within("deadline_calibration_s", self.deadline_calibration_s, 0.0, 120.0),
+            "" if self.deadline_dials else "deadline_dials: at least one is needed",
+            *(_dial_problem(dial) for dial in self.deadline_dials),
             *(_within(f"{task}_rate_hz", self.rate_hz(task), 0.0, 100.0) for task in TASKS),
             _within("sync_tolerance_s", self.sync_tolerance_s, 0.0, 1.0),
             _within("max_frame_age_s", self.max_frame_age_s, 0.02, 10.0),
@@ -133,6 +141,11 @@ DESCRIPTIONS: dict[str, Description] = {
     "rule": Description("Which tokens a step accepts: dynamic, static, sequential"),
     "threshold": Description("Probability from which the dynamic rule accepts a token", 0.0, 1.0),
     "time_limit_s": Description("Most seconds for an answer, 0: no limit", 0.0, 60.0),
+    "deadline_ms": Description(
+        "Budget of an answer in milliseconds: block size and steps are chosen to meet it; 0: as they are set", 0.0, 60e3
+    ),
+    "deadline_dials": Description("Block size x steps to choose from in deadline mode, such as 16x8"),
+    "deadline_calibration_s": Description("Most seconds that configure measures them for", 0.0, 120.0),
     "tasks": Description("What to answer: plan, detect, ask"),
     "plan_rate_hz": Description("Most plans per second, 0: one for every group of frames", 0.0, 100.0),
     "detect_rate_hz": Description("Most detections per second, 0: every group", 0.0, 100.0),
@@ -154,7 +167,7 @@ DESCRIPTIONS: dict[str, Description] = {
     "max_jerk_mps3": Description("Most change of acceleration per second of the smooth trajectory", 0.1, 100.0),
     "max_curvature_1pm": Description("Most curvature of the smooth trajectory (1 / turning radius)", 0.001, 1.0),
     "compensate_delay": Description("Move the smooth trajectory on to the moment of publication, by odometry"),
-    "withhold_contradictions": Description("Withhold plans that contradict the instruction or an answer, not only flag"),
+    "withhold_contradictions": Description("Withhold plans that contradict instruction or answer, not only flag"),
     "dry_run": Description("Publish everything under ~/debug instead of ~/output; fixed after configure"),
     "twin_vision_msgs": Description("Publish boxes as vision_msgs/Detection2DArray as well; fixed after configure"),
     "twin_autoware": Description("Publish plans as autoware_planning_msgs/Trajectory as well; fixed after configure"),
@@ -196,6 +209,14 @@ def _within(name: str, value: float, low: float, high: float) -> str:
     if math.isfinite(value) and low <= value <= high:
         return ""
     return f"{name}: {value} is not within {low}..{high}"
+
+
+def _dial_problem(dial: str) -> str:
+    try:
+        parse_dial(dial)
+    except ConfigError as error:
+        return f"deadline_dials: {error}"
+    return ""
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:

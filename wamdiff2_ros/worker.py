@@ -8,27 +8,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from wamdiff2_core.errors import DataError, Wamdiff2Error
-from wamdiff2_core.scene import Answer, Detections, EgoState, Failure, FailureKind, Plan, Scene
+from wamdiff2_core.errors import DataError
+from wamdiff2_core.scene import EgoState, Failure, FailureKind, Scene
+from wamdiff2_ros.asking import Answered, AnswersScenes, Asking, Drawn, Result
 from wamdiff2_ros.images import message_to_rgb
 from wamdiff2_ros.mailbox import FrameGroup, FrameMailbox
 from wamdiff2_ros.odometry import OdometryHistory
 from wamdiff2_ros.parameters import Settings
+from wamdiff2_ros.stages import Stages, taken
 
-Result = Plan | Detections | Answer | Failure
-
-
-class AnswersScenes(Protocol):
-    """The part of wamdiff2_core.driver.Driver that a worker needs."""
-
-    decoding: Any
-
-    def answer(self, scene: Scene, tasks: tuple[str, ...]) -> Mapping[str, Result]: ...
+CANDIDATES = "candidates"  # a batch of its own, after the plan: it must not wait for them
+DECODERS = 2  # pictures that are decoded at a time
 
 
 @dataclass
@@ -56,6 +52,11 @@ class Outcome:
     total_ms: float
     frame_age_ms: float
     input_errors: Mapping[str, str]  # by topic
+    tasks: tuple[str, ...] = ()  # that were asked, those that failed included
+    stages: Stages = Stages(0.0)
+    captured_s: float = 0.0  # steady time at which the oldest of the images was taken
+    contradictions: tuple[str, ...] = ()  # of the plan
+    drawn: Drawn | None = None
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class _Prepared:
     errors: Mapping[str, str]
     ego: EgoState | None
     odometry_problem: str
+    stages: Stages
 
 
 class Schedule:
@@ -114,7 +116,8 @@ class Worker:
         publish: Callable[[Outcome], None],
     ) -> None:
         """`topics`: full topic name of each camera and of "odometry", for messages about them."""
-        self._driver = driver
+        self._asking = Asking(driver)
+        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="picture")
         self._mailbox = mailbox
         self._inputs = inputs
         self._topics = topics
@@ -145,14 +148,19 @@ class Worker:
         return self._thread.is_alive()
 
     def _run(self) -> None:
+        free_since_s = time.monotonic()
         while not self._stop.is_set():
             group = self._mailbox.take(timeout_s=0.5)
             if group is None:
                 continue
             start_s = time.monotonic()
+            received_s = max(frame.received_s for frame in group.frames.values())
+            stages = taken(received_s, free_since_s, start_s)
             settings = self._settings()  # once: a change applies to the next scene as a whole
             batches = self.schedule.due(settings, start_s, self._inputs.question is not None)
-            prepared = self._prepare(group, settings, start_s) if batches else None
+            if settings.candidates and any("plan" in batch for batch in batches):
+                batches.append((CANDIDATES,))
+            prepared = self._prepare(group, settings, stages, start_s) if batches else None
             for tasks in batches:
                 if prepared is None or self._stop.is_set():
                     break
@@ -161,16 +169,20 @@ class Worker:
                     if self._stop.is_set():
                         break
                     self._publish(outcome)
-                start_s = time.monotonic()
+                start_s = time.monotonic()  # a further batch on this scene has waited for the ones before
+                prepared = replace(prepared, stages=taken(received_s, start_s, start_s))
+            free_since_s = time.monotonic()
+        self._decoders.shutdown()
 
-    def _prepare(self, group: FrameGroup, settings: Settings, now_s: float) -> _Prepared:
+    def _prepare(self, group: FrameGroup, settings: Settings, stages: Stages, now_s: float) -> _Prepared:
         """Check and decode the frames; note what else was heard."""
         errors = self._stale(group, settings, now_s)
         images = {} if errors else self._decode(group, errors)
         ego = self._inputs.odometry.ego_state(group.stamp_s)
         problem = self._odometry_problem(settings, ego, now_s)
+        stages = replace(stages, images_ms=(time.monotonic() - now_s) * 1e3)
         return _Prepared(
-            group, settings, self._inputs.instruction, self._inputs.question, images, errors, ego, problem
+            group, settings, self._inputs.instruction, self._inputs.question, images, errors, ego, problem, stages
         )
 
     def _outcome(self, prepared: _Prepared, tasks: tuple[str, ...], start_s: float) -> Outcome:
@@ -178,15 +190,14 @@ class Worker:
         group, errors, ego = prepared.group, dict(prepared.errors), prepared.ego or EgoState()
         results: dict[str, Result] = {}
         if errors:
-            results = dict.fromkeys(tasks, _input_failure(errors))
+            results = dict.fromkeys((task for task in tasks if task != CANDIDATES), _input_failure(errors))
         elif prepared.odometry_problem:
             errors[self._topics["odometry"]] = prepared.odometry_problem
             if "plan" in tasks:  # boxes and answers need no motion, so they are still given
                 results["plan"] = _input_failure(errors)
         asked = tuple(task for task in tasks if task not in results)
-        if asked:
-            scene = Scene(dict(prepared.images), prepared.instruction, ego, prepared.question, group.stamp_s)
-            results.update(self._ask(scene, asked, prepared.settings))
+        answered = self._ask(prepared, asked, ego, bool(errors))
+        results.update(answered.results)
         end_s = time.monotonic()
         return Outcome(
             stamp=group.newest.message.header.stamp,
@@ -199,7 +210,21 @@ class Worker:
             total_ms=(end_s - start_s) * 1e3,
             frame_age_ms=group.age_s(end_s) * 1e3,
             input_errors=errors,
+            tasks=tasks,
+            stages=replace(prepared.stages, prompt_ms=answered.prompt_ms, inference_ms=answered.inference_ms),
+            captured_s=end_s - group.age_s(end_s),
+            contradictions=answered.contradictions,
+            drawn=answered.drawn,
         )
+
+    def _ask(self, prepared: _Prepared, tasks: tuple[str, ...], ego: EgoState, no_input: bool) -> Answered:
+        """The driver's answers to those tasks that the input allows."""
+        if not tasks or (tasks == (CANDIDATES,) and no_input):
+            return Answered({})
+        scene = Scene(dict(prepared.images), prepared.instruction, ego, prepared.question, prepared.group.stamp_s)
+        if tasks == (CANDIDATES,):
+            return self._asking.draw(scene, prepared.settings)
+        return self._asking.answer(scene, tasks, prepared.settings)
 
     def _stale(self, group: FrameGroup, settings: Settings, now_s: float) -> dict[str, str]:
         errors = {}
@@ -213,10 +238,12 @@ class Worker:
         return errors
 
     def _decode(self, group: FrameGroup, errors: dict[str, str]) -> dict[str, np.ndarray]:
+        """Pictures by camera, several at a time: decoding leaves the interpreter alone."""
+        pictures = {name: self._decoders.submit(message_to_rgb, frame.message) for name, frame in group.frames.items()}
         images = {}
-        for name, frame in group.frames.items():
+        for name, picture in pictures.items():
             try:
-                images[name] = message_to_rgb(frame.message)
+                images[name] = picture.result()
             except DataError as error:
                 errors[self._topics[name]] = str(error)
         return images
@@ -229,20 +256,6 @@ class Worker:
         limit_s = settings.odometry_max_age_s
         late = f"last usable message came {age_s:.2f} s ago, at most {limit_s:.2f} s"
         return (self._inputs.odometry_error or late) if age_s > limit_s else ""
-
-    def _ask(self, scene: Scene, tasks: tuple[str, ...], settings: Settings) -> Mapping[str, Result]:
-        self._driver.decoding = replace(
-            self._driver.decoding,
-            block_size=settings.block_size,
-            steps=settings.steps,
-            rule=settings.rule,
-            threshold=settings.threshold,
-            time_limit_s=settings.time_limit_s or None,
-        )
-        try:
-            return self._driver.answer(scene, tasks=tasks)
-        except (Wamdiff2Error, RuntimeError) as error:  # RuntimeError: how torch says "out of memory" and the like
-            return dict.fromkeys(tasks, Failure(FailureKind.INVALID, f"{type(error).__name__}: {error}"))
 
 
 def _input_failure(errors: Mapping[str, str]) -> Failure:

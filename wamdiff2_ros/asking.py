@@ -1,0 +1,131 @@
+"""Asking the driver: the dial, the call, what it took, and what may be driven of what it says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from wamdiff2_core.consistency import checked_plan, contradictions, withheld
+from wamdiff2_core.errors import Wamdiff2Error
+from wamdiff2_core.scene import Answer, Detections, Failure, FailureKind, Plan, Scene
+from wamdiff2_ros.parameters import Settings
+
+Result = Plan | Detections | Answer | Failure
+ANSWER_HOLDS_S = 2.0  # an answer about a scene is held against the plans of so many seconds
+# What odd numbers or a full memory raise out of a model; RuntimeError is how torch says most of it.
+MODEL_ERRORS = (Wamdiff2Error, RuntimeError, ArithmeticError, ValueError, LookupError)
+
+
+class AnswersScenes(Protocol):
+    """The part of wamdiff2_core.driver.Driver that a worker needs."""
+
+    decoding: Any
+
+    def answer(self, scene: Scene, tasks: tuple[str, ...]) -> Mapping[str, Result]: ...
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Plans drawn at random for one scene, the likeliest first; `withheld`: how many more were no plan."""
+
+    plans: tuple[Plan, ...]
+    withheld: int
+    temperature: float
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What the driver said, checked; milliseconds inside the driver, the model's work apart from the rest."""
+
+    results: Mapping[str, Result]
+    contradictions: tuple[str, ...] = ()
+    drawn: Drawn | None = None
+    prompt_ms: float = 0.0
+    inference_ms: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Said:
+    """An answer to the open question, and the stamp of its scene."""
+
+    question: str
+    text: str
+    stamp_s: float
+
+
+class Asking:
+    """Asks one driver. Used by one thread; remembers the last answer, to hold it against the plans that follow."""
+
+    def __init__(self, driver: AnswersScenes) -> None:
+        self._driver = driver
+        self._said: _Said | None = None
+
+    def answer(self, scene: Scene, tasks: Sequence[str], settings: Settings) -> Answered:
+        """All `tasks` on a scene. An error of the driver becomes a failure of each task."""
+        self._turn_dial(settings)
+        started_s = time.monotonic()
+        try:
+            results = self._complete(self._driver.answer(scene, tasks=tuple(tasks)), tasks)
+        except MODEL_ERRORS as error:
+            results = dict.fromkeys(tasks, Failure(FailureKind.INVALID, f"{type(error).__name__}: {error}"))
+        took_ms = (time.monotonic() - started_s) * 1e3
+        inference_ms = min(max((result.cost.total_ms for result in results.values()), default=0.0), took_ms)
+        self._remember(results.get("ask"), scene)
+        found: tuple[str, ...] = ()
+        plan = results.get("plan")
+        if isinstance(plan, Plan):
+            results["plan"], found = self._checked(plan, scene, settings)
+        return Answered(results, found, None, took_ms - inference_ms, inference_ms)
+
+    def draw(self, scene: Scene, settings: Settings) -> Answered:
+        """`settings.candidates` further plans; those that nobody may drive are only counted."""
+        self._turn_dial(settings)
+        started_s = time.monotonic()
+        count, temperature = settings.candidates, settings.candidate_temperature
+        try:
+            drawn = self._driver.plan_candidates(scene, count, temperature)  # type: ignore[attr-defined]
+        except MODEL_ERRORS as error:
+            drawn = [Failure(FailureKind.INVALID, f"{type(error).__name__}: {error}")] * count
+        took_ms = (time.monotonic() - started_s) * 1e3
+        inference_ms = min(max((result.cost.total_ms for result in drawn), default=0.0), took_ms)
+        checked = [checked_plan(plan, scene.ego) if isinstance(plan, Plan) else plan for plan in drawn]
+        plans = sorted((p for p in checked if isinstance(p, Plan)), key=lambda plan: -plan.log_likelihood)
+        result = Drawn(tuple(plans), len(checked) - len(plans), temperature)
+        return Answered({}, (), result, took_ms - inference_ms, inference_ms)
+
+    def _turn_dial(self, settings: Settings) -> None:
+        self._driver.decoding = replace(
+            self._driver.decoding,
+            block_size=settings.block_size,
+            steps=settings.steps,
+            rule=settings.rule,
+            threshold=settings.threshold,
+            time_limit_s=settings.time_limit_s or None,
+        )
+
+    def _complete(self, given: Mapping[str, Result], tasks: Sequence[str]) -> dict[str, Result]:
+        """A result for each task, whatever the driver gave: nothing for a task is a failure, not a gap."""
+        missing = Failure(FailureKind.EMPTY, "the driver gave no answer to this task")
+        results = {task: given.get(task, missing) for task in tasks}
+        for task, result in results.items():
+            if not isinstance(result, Result):
+                results[task] = Failure(FailureKind.INVALID, f"the driver gave {type(result).__name__} to task {task}")
+        return results
+
+    def _checked(self, plan: Plan, scene: Scene, settings: Settings) -> tuple[Plan | Failure, tuple[str, ...]]:
+        checked = checked_plan(plan, scene.ego)
+        if isinstance(checked, Failure):
+            return checked, ()
+        said = self._said
+        if said is None or not -ANSWER_HOLDS_S <= scene.stamp_s - said.stamp_s <= ANSWER_HOLDS_S:
+            said = _Said("", "", 0.0)
+        found = contradictions(checked.points, scene.ego, scene.instruction, said.question, said.text)
+        return (withheld(checked, found) if found and settings.withhold_contradictions else checked), found
+
+    def _remember(self, answer: Result | None, scene: Scene) -> None:
+        if isinstance(answer, Answer):
+            self._said = _Said(answer.question, answer.text, scene.stamp_s)
+        elif answer is not None or scene.question is None:  # no answer now: the one before says nothing any more
+            self._said = None
