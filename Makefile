@@ -1,9 +1,10 @@
 # Every target prepares .venv first; a repeat of the preparation takes a moment. `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench clean
+.PHONY: help setup demo test lint bench faults clean
 
 SECONDS ?= 60
+MINUTES ?= 10
 SEED ?= 0
 BLOCK_SIZE ?= 32
 CHECKPOINT ?=
@@ -29,6 +30,9 @@ lint: setup ## ruff, types, layering
 
 bench: setup ## speed of this machine: out/bench
 	@$(RUN) wamdiff2 bench
+
+faults: setup ## break the running nodes on purpose for MINUTES=10: out/faults/summary.json
+	@$(RUN) wamdiff2 faults --minutes $(MINUTES) --seed $(SEED) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT))
 
 clean: ## remove what was built and written, not .venv
 	rm -rf build install log out

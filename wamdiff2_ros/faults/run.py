@@ -1,0 +1,155 @@
+"""Runs the fault test: waits until the node plans, makes a fault, undoes it, waits until it plans again, and so on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from wamdiff2_core.errors import Wamdiff2Error
+from wamdiff2_ros.faults.bench import Bench
+from wamdiff2_ros.faults.events import EventLog
+from wamdiff2_ros.faults.kinds import Kind
+from wamdiff2_ros.supervisor import last_lines
+
+VALID = 0
+TURN_S = 0.05
+MEMORY_PERIOD_S = 2.0
+NAMED_WITHIN_S = 5.0
+
+
+class NeverPlanned(Wamdiff2Error):
+    """The driver gave no plan although no fault was made."""
+
+
+@dataclass
+class Injected:
+    """A fault that was made. Steady times; `recovered_s`: from the end of the fault to the next plan, None: never."""
+
+    name: str
+    target: str
+    start_s: float
+    cleared_s: float = 0.0
+    end_s: float = 0.0
+    recovered_s: float | None = None
+
+
+@dataclass
+class RunRecord:
+    """What the controller did."""
+
+    faults: list[Injected] = field(default_factory=list)
+    not_injected: dict[str, str] = field(default_factory=dict)  # kind: why
+    exit_codes: dict[str, int] = field(default_factory=dict)
+    ended_by_itself: list[str] = field(default_factory=list)
+    first_plan_s: float = 0.0
+    began_s: float = 0.0
+    ended_s: float = 0.0
+
+
+class Tail:
+    """New events of a file that another process is writing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        import json
+
+        if not self._path.is_file():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._at)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._at += len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+
+class Runner:
+    """`say` takes a line for the console. `recover_s`: most seconds from the end of a fault to the next plan."""
+
+    def __init__(self, bench: Bench, say: Callable[[str], None], recover_s: float, start_s: float) -> None:
+        self._bench = bench
+        self._say = say
+        self._recover_s = recover_s
+        self._start_s = start_s
+        self._tail = Tail(bench.witness_log)
+        self._next_memory_s = 0.0
+        self._plan_s = self._ok_s = 0.0  # steady time of the newest plan and of the newest good diagnosis
+        self.record = RunRecord(began_s=time.monotonic())
+
+    def run(self, kinds: Iterable[Kind], seconds: float) -> RunRecord:
+        """Start everything, go through `kinds` for so long after the first plan, end everything."""
+        record, log = self.record, self._bench.log
+        self._bench.start()
+        try:
+            if not self._healthy(self._start_s):
+                raise NeverPlanned(
+                    f"no plan within {self._start_s:.0f} s\n{last_lines(self._bench.processes.life('wamdiff2').log)}"
+                )
+            record.first_plan_s = self._plan_s - record.began_s
+            self._wait(2.0)
+            until_s = time.monotonic() + seconds
+            for kind in kinds:
+                if time.monotonic() >= until_s:
+                    break
+                self._one(kind, log)
+            self._wait(1.0)
+        finally:
+            record.ended_s = time.monotonic()
+            record.ended_by_itself = self._bench.processes.died
+            record.exit_codes = self._bench.processes.end_all()
+        return record
+
+    def _one(self, kind: Kind, log: EventLog) -> None:
+        if kind.needs_mount and not self._bench.disk.mounted:
+            if kind.name not in self.record.not_injected:
+                self._say(f"{kind.name}: not injected: {self._bench.disk.why_not}")
+            self.record.not_injected[kind.name] = self._bench.disk.why_not
+            return
+        fault = Injected(kind.name, "", time.monotonic())
+        fault.target = kind.inject(self._bench)
+        self._wait(kind.seconds)
+        kind.clear(self._bench, fault.target)
+        fault.cleared_s = time.monotonic()
+        limit_s = self._recover_s + (self._start_s if kind.ends_driver else 0.0)
+        if self._healthy(limit_s):
+            fault.recovered_s = max(0.0, self._plan_s - fault.cleared_s)
+        # What is asked for within five seconds must have had them, before the next fault muddles the diagnosis.
+        self._wait(max(0.0, min(fault.start_s + NAMED_WITHIN_S - time.monotonic(), NAMED_WITHIN_S)))
+        fault.end_s = time.monotonic()
+        self.record.faults.append(fault)
+        log.write("fault", **asdict(fault))
+        again = "not again" if fault.recovered_s is None else f"again after {fault.recovered_s:.1f} s"
+        self._say(f"{fault.start_s - self.record.began_s:6.1f} s  {kind.name:18} {fault.target:42} plans {again}")
+
+    def _healthy(self, limit_s: float) -> bool:
+        """Wait until a plan came after now and the diagnosis is good again; False if not within the limit."""
+        since_s = time.monotonic()
+        while not (self._plan_s > since_s and self._ok_s > since_s):
+            if time.monotonic() > since_s + limit_s:
+                return False
+            self._turn()
+        return True
+
+    def _wait(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            self._turn()
+
+    def _turn(self) -> None:
+        time.sleep(TURN_S)
+        for event in self._tail.read():
+            if event["kind"] == "trajectory" and event["status"] == VALID and not self._plan_s > event["at_s"]:
+                self._plan_s = event["at_s"]
+            if event["kind"] == "status" and event["name"] == "wamdiff2: plans" and event["level"] == 0:
+                self._ok_s = event["at_s"]
+        if time.monotonic() >= self._next_memory_s:
+            self._next_memory_s = time.monotonic() + MEMORY_PERIOD_S
+            for name in self._bench.processes.look():
+                self._say(f"{name} has ended: {last_lines(self._bench.processes.life(name).log)}")
+                self._bench.processes.start(name)
