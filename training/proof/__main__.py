@@ -23,14 +23,14 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def decodings(texts: Sequence[str]) -> dict[str, Decoding]:
-    """ROW=BLOCK,STEPS,THRESHOLD texts as a table."""
+    """ROW=BLOCK,STEPS,THRESHOLD[,RULE] texts as a table."""
     found = {}
     for text in texts:
         row, _, values = text.partition("=")
         parts = values.split(",")
-        if row not in ROWS or len(parts) != 3:
-            raise ConfigError(f"decoding {text!r}: expected ROW=BLOCK,STEPS,THRESHOLD")
-        found[row] = Decoding(int(parts[0]), int(parts[1]), float(parts[2]))
+        if row not in ROWS or len(parts) not in (3, 4):
+            raise ConfigError(f"decoding {text!r}: expected ROW=BLOCK,STEPS,THRESHOLD and perhaps ,RULE")
+        found[row] = Decoding(int(parts[0]), int(parts[1]), float(parts[2]), *parts[3:])
     return found
 
 
@@ -140,7 +140,7 @@ def _drive_options(two: argparse.ArgumentParser) -> None:
     two.add_argument("--egl-devices", type=numbers, default=(), help="graphics devices for the workers in turn")
     two.add_argument("--expert", action="store_true", help="let the expert drive, too, as row `expert`")
     two.add_argument("--retry", action="store_true", help="drive again what failed")
-    two.add_argument("--decoding", action="append", default=[], help="ROW=BLOCK,STEPS,THRESHOLD")
+    two.add_argument("--decoding", action="append", default=[], help="ROW=BLOCK,STEPS,THRESHOLD[,RULE]")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

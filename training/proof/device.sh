@@ -14,6 +14,7 @@ DEVICE=${DEVICE:-cuda:0}                  # cuda:0 (each process sees one GPU on
 TRAIN_GPUS=${TRAIN_GPUS:-0 1}             # one training process for each; they share the rows between them
 ROWS=${ROWS:-teacher_ar,teacher_blocks,base,ar,stage1,direct,stage2,stage3,kl,ar_teacher,same} SEEDS=${SEEDS:-0,1,2}
 VISION_FROM=${VISION_FROM-checkpoints/tiny} # of the tree: whose vision tower the random models start with ("": random)
+BASE=${BASE-}                            # of the tree: a finished autoregressive checkpoint to start from, as row `base`
 OVERRIDES=${OVERRIDES:-}                  # of recipes: key=value ROW.key=value ...
 FRAMES=${FRAMES:-80000} SHARD_FRAMES=${SHARD_FRAMES:-128} WORLDS=${WORLDS:-20} # training frames, and processes making them
 WORLD_EGL=${WORLD_EGL-1}                 # graphics devices for making data, given to the processes in turn
@@ -37,6 +38,9 @@ setup() {
   fi
   cp -r wamdiff2_core wamdiff2_sim training config "$CODE"/
   [ -z "$VISION_FROM" ] || { mkdir -p "$CODE/vision_from" && cp "$VISION_FROM"/* "$CODE/vision_from/"; }
+  [ -z "$BASE" ] || [ -e "$RUN/base/seed0/DONE" ] || {
+    mkdir -p "$RUN/base/seed0/checkpoint" && cp "$BASE"/* "$RUN/base/seed0/checkpoint/" && echo '{}' > "$RUN/base/seed0/DONE"
+  }
   (cd "$CODE" && "$PYTHON" -c 'import torch, transformers; print("torch", torch.__version__, "transformers", transformers.__version__, torch.cuda.device_count(), "GPUs")')
 }
 

@@ -82,7 +82,7 @@ def drives_of(tour: Tour, run: Run) -> list[Drive]:
     where = EXPERT if expert else str(run.checkpoint(tour.root.resolve()))
     return [
         Drive(run, k, Job(where, town, tour.first_route + k, how.block_size, how.steps, how.threshold, tour.device,
-                          tour.dtype, tour.length_m, tour.traffic, tour.latency_s, tour.plan_period_s))
+                          tour.dtype, tour.length_m, tour.traffic, tour.latency_s, tour.plan_period_s, how.rule))
         for k in range(tour.routes_per_town) for town in tour.towns
     ]  # fmt: skip
 

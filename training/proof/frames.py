@@ -29,11 +29,15 @@ FOLDER, OVERLAP = Path("eval") / "frames", Path("eval") / "overlap"
 # Quality against forwards: how many steps, from which probability on a token is kept, with and without the scaffold.
 STEPS = (
     "B=32,steps=1|2|3|4|6|8|12|16|24|32,threshold=0.9,scaffold=on|off;"
+    "B=32,steps=1|2|3,threshold=0.6,rule=ordered;"
     "B=32,steps=32,threshold=0.3|0.4|0.5|0.6|0.7|0.8|0.95|0.99,scaffold=on|off;"
     "B=32,steps=3,threshold=0.3|0.4|0.5|0.6|0.7|0.8,scaffold=on|off;"
     "B=1,steps=1,scaffold=on|off"
 )
-BLOCKS = "B=4,steps=1|2|3|4;B=8,steps=1|2|3|4|8;B=16,steps=1|2|3|4|8|16;B=32,steps=1|2|3|4|8|16|32"
+BLOCKS = (
+    "B=4|8|16|32,steps=3,threshold=0.6,rule=ordered;"
+    "B=4,steps=1|2|3|4;B=8,steps=1|2|3|4|8;B=16,steps=1|2|3|4|8|16;B=32,steps=1|2|3|4|8|16|32"
+)
 STEPS_ROWS, BLOCKS_ROWS = ("stage3",), ("stage1", "same")
 FORK_ROWS = ("ar", "stage1", "stage2", "stage3", "kl", "ar_teacher", "teacher_ar", "teacher_blocks")
 FORK_STEPS = 16
@@ -96,7 +100,7 @@ def units_of(run: Run) -> list[Unit]:
 def settings_of(unit: Unit, look: Look) -> list[Setting]:
     """How the answers of a part are decoded."""
     how = ROWS[unit.row].decoding
-    main = Setting(how.block_size, how.steps, how.threshold)
+    main = Setting(how.block_size, how.steps, how.threshold, how.rule)
     if unit.part == "forks":
         steps = min(FORK_STEPS, how.block_size)  # many: what is asked is the model, not how few steps it bears
         return [Setting(how.block_size, steps, 0.9, temperature=1.0, seed=k) for k in range(look.fork_draws)]

@@ -21,10 +21,11 @@ class Decoding:
     block_size: int
     steps: int
     threshold: float
+    rule: str = "dynamic"
 
 
 AUTOREGRESSIVE = Decoding(1, 1, 0.9)
-DIFFUSION = Decoding(32, 3, 0.6)
+DIFFUSION = Decoding(32, 3, 0.6, "ordered")
 
 
 @dataclass(frozen=True)
