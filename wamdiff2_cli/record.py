@@ -19,6 +19,10 @@ def run(
     bag: Annotated[Path, typer.Argument(help="Folder to make; it must not exist yet")],
     prefix: Annotated[list[str] | None, typer.Option(help="Record topics that begin so; repeat it")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Leave this topic out; repeat it")] = None,
+    max_file_mb: Annotated[float, typer.Option(min=0.0, help="MiB per file, 0: one file")] = 1024.0,
+    max_file_s: Annotated[float, typer.Option(min=0.0, help="Seconds per file, 0: no limit")] = 0.0,
+    min_free_mb: Annotated[float, typer.Option(min=0.0, help="Stop writing when less is free on the disk")] = 64.0,
+    on_full: Annotated[str, typer.Option(help="On a full disk: wait (go on when there is room) or end")] = "wait",
     seconds: Annotated[float, typer.Option(min=0.0, help="Stop after so long; 0: at Ctrl-C")] = 0.0,
 ) -> None:
     """Record topics until Ctrl-C."""
@@ -28,7 +32,8 @@ def run(
 
     if bag.exists():
         raise ConfigError(f"{bag} exists already; a bag is not written over")
-    parameters: dict[str, object] = {}
+    parameters: dict[str, object] = {"max_file_mb": max_file_mb, "max_file_s": max_file_s}
+    parameters |= {"min_free_mb": min_free_mb, "on_full": on_full}
     if prefix:
         parameters["prefixes"] = prefix
     if exclude:

@@ -50,6 +50,16 @@ def add_installed(store: Typestore, type_name: str) -> None:
     store.register(found)
 
 
+def known_definition(type_name: str) -> str:
+    """The text of a definition that is known here, for bags that hold none; empty if none is."""
+    store = typestore()
+    try:
+        add_installed(store, type_name)
+    except (ConfigError, ValueError):  # ValueError: no name of the form package/msg/Name
+        return ""
+    return store.generate_msgdef(type_name, ros_version=2)[0]
+
+
 def _parts(fields: object) -> set[str]:
     """Names of the message types that a definition's fields have, also inside arrays and sequences."""
     named: set[str] = set()

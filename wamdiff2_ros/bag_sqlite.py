@@ -26,7 +26,7 @@ class SqliteFile:
         self._ids = array("q")
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         try:
-            self._base = sqlite3.connect(self._address(path), uri=True)
+            self._base = sqlite3.connect(self._address(path), uri=True, check_same_thread=False)
             # A file shorter than its heading says is refused otherwise; what is left of it can still be read.
             self._base.execute("PRAGMA writable_schema=ON")
             numbers = self._topics()
@@ -41,6 +41,13 @@ class SqliteFile:
             return inflate(row[0])
         except (sqlite3.DatabaseError, zstandard.ZstdError, TypeError) as error:  # TypeError: no such row any more
             raise DataError(f"{self.path.name}: message {self._ids[k]} is damaged: {error}") from error
+
+    def offered_profiles(self) -> dict[str, str]:
+        """The senders' QoS by topic, as YAML; nothing of files that are older than that."""
+        columns = {row[1] for row in self._base.execute("PRAGMA table_info(topics)")}
+        if "offered_qos_profiles" not in columns:
+            return {}
+        return dict(self._base.execute("SELECT name, offered_qos_profiles FROM topics"))
 
     def close(self) -> None:
         self._base.close()

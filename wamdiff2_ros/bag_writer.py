@@ -180,7 +180,7 @@ class BagWriter:
             return []
         start_ns, new = min(entry.log_ns for entry in entries), set(map(id, entries))
         olds = [old for kept in self._latched.values() for old in kept.values() if id(old) not in new]
-        return [Entry(old.topic, start_ns, old.data, old.publish_ns or old.log_ns, old.sequence) for old in olds]
+        return [Entry(old.topic, start_ns, old.data, old.publish_ns or old.log_ns) for old in olds]
 
     def _over(self, file: BagFile) -> bool:
         limits = self._limits
