@@ -193,7 +193,10 @@ class Driver:
 
     def _read(self, scene: Scene, task: str, output: DecodeResult, cost: Cost) -> Result:
         answer = self.tokenizer.answer(output.tokens, output.confidences)
-        return read_answer(task, self.formats[task], output.status.value, answer, scene, self.limits, cost)
+        result = read_answer(task, self.formats[task], output.status.value, answer, scene, self.limits, cost)
+        if isinstance(result, Plan):
+            return replace(result, log_likelihood=_log_likelihood(output.confidences))
+        return result
 
     def _scaffold(self, task: str) -> Scaffold | None:
         return task_scaffold(task, self.tokenizer, self.formats[task])
@@ -229,3 +232,8 @@ def _cost(output: DecodeResult, forwards: int = 0, vision_ms: float = 0.0, prefi
         prefill_ms=output.prefill_ms + prefill_ms,
         decode_ms=output.decode_ms,
     )
+
+
+def _log_likelihood(confidences: Sequence[float]) -> float:
+    """Of a whole answer: natural logarithm of the product of its tokens' probabilities."""
+    return float(np.log(np.clip(np.asarray(confidences, dtype=np.float64), 1e-30, 1.0)).sum())

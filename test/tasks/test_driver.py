@@ -13,6 +13,7 @@ import pytest
 
 from wamdiff2_core import DecodingConfig, Driver, Scene
 from wamdiff2_core.decode.result import DecodeResult, Status
+from wamdiff2_core.driver import _log_likelihood
 from wamdiff2_core.errors import CheckpointError, ConfigError
 from wamdiff2_core.scene import Answer, Box, Detections, EgoState, Failure, FailureKind, Plan
 from wamdiff2_core.tasks import detect, plan
@@ -120,6 +121,15 @@ def test_plan_candidates(kind: str, block_size: int, request: pytest.FixtureRequ
     if kind == "ours":
         results = one.plan_candidates(scene, 4, 5.0, 1)
         assert all(isinstance(result, Plan) and result.cost.forwards > 1 for result in results)
+        likelihoods = [result.log_likelihood for result in results]  # type: ignore[union-attr]
+        assert len(set(likelihoods)) == 4 and max(likelihoods) < 0.0
+        cold = one.plan_candidates(scene, 1, 0.0)[0]
+        assert cold.log_likelihood == pytest.approx(one.plan(scene).log_likelihood, rel=1e-3)  # type: ignore[union-attr]
+
+
+def test_likelihood_of_an_answer() -> None:
+    assert _log_likelihood([0.5, 1.0, 0.25]) == pytest.approx(np.log(0.125))
+    assert np.isfinite(_log_likelihood([0.0, 1.0])) and _log_likelihood([]) == 0.0
 
 
 def test_plan_candidates_of_a_bad_scene_or_setting(driver: Driver) -> None:
