@@ -55,6 +55,18 @@ class _Said:
     stamp_s: float
 
 
+def turn_dial(driver: AnswersScenes, settings: Settings) -> None:
+    """Let the driver's next answers be decoded as the settings say."""
+    driver.decoding = replace(
+        driver.decoding,
+        block_size=settings.block_size,
+        steps=settings.steps,
+        rule=settings.rule,
+        threshold=settings.threshold,
+        time_limit_s=settings.time_limit_s or None,
+    )
+
+
 class Asking:
     """Asks one driver. Used by one thread; remembers the last answer, to hold it against the plans that follow."""
 
@@ -64,7 +76,7 @@ class Asking:
 
     def answer(self, scene: Scene, tasks: Sequence[str], settings: Settings) -> Answered:
         """All `tasks` on a scene. An error of the driver becomes a failure of each task."""
-        self._turn_dial(settings)
+        turn_dial(self._driver, settings)
         started_s = time.monotonic()
         try:
             results = self._complete(self._driver.answer(scene, tasks=tuple(tasks)), tasks)
@@ -81,7 +93,7 @@ class Asking:
 
     def draw(self, scene: Scene, settings: Settings) -> Answered:
         """`settings.candidates` further plans; those that nobody may drive are only counted."""
-        self._turn_dial(settings)
+        turn_dial(self._driver, settings)
         started_s = time.monotonic()
         count, temperature = settings.candidates, settings.candidate_temperature
         try:
@@ -94,16 +106,6 @@ class Asking:
         plans = sorted((p for p in checked if isinstance(p, Plan)), key=lambda plan: -plan.log_likelihood)
         result = Drawn(tuple(plans), len(checked) - len(plans), temperature)
         return Answered({}, (), result, took_ms - inference_ms, inference_ms)
-
-    def _turn_dial(self, settings: Settings) -> None:
-        self._driver.decoding = replace(
-            self._driver.decoding,
-            block_size=settings.block_size,
-            steps=settings.steps,
-            rule=settings.rule,
-            threshold=settings.threshold,
-            time_limit_s=settings.time_limit_s or None,
-        )
 
     def _complete(self, given: Mapping[str, Result], tasks: Sequence[str]) -> dict[str, Result]:
         """A result for each task, whatever the driver gave: nothing for a task is a failure, not a gap."""

@@ -16,6 +16,7 @@ from wamdiff2_core.errors import ConfigError
 RECENT = 10  # answers that say how slow the machine is now
 LEARN, OUTLIER = 0.2, 1.25  # how fast a setting's own cost follows what is measured; further off is a spike
 LEARN_FROM = 3  # the last answers with another setting, which it is compared with
+SHORTEST_MS = 1e-3  # what a clock that did not move counts as
 DOWN_FIT = 0.9  # a setting to step down to must be expected within this part of the budget
 UP_FIT = 0.8  # one to step up to must leave more room, so that it is not left again at once
 STAY = 10  # answers with a setting before a better one is tried
@@ -75,10 +76,11 @@ class Costs:
 
     def calibrated(self, dial: Dial, ms: float) -> None:
         """A measurement on an undisturbed machine."""
-        self._usual_ms[dial] = ms
+        self._usual_ms[dial] = max(ms, SHORTEST_MS)
 
     def measured(self, dial: Dial, ms: float) -> None:
         """An answer with `dial` took `ms`."""
+        ms = max(ms, SHORTEST_MS)
         load = median(self._last_ratios()) if self._ratios else 1.0
         usual_ms = self._usual_ms.setdefault(dial, ms / load)
         self._ratios.append((dial, ms / usual_ms))

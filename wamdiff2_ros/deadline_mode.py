@@ -63,6 +63,11 @@ class DeadlineMode:
             self._answers += 1
             self._missed += ms > settings.deadline_ms
 
+    @property
+    def missed(self) -> int:
+        """Answers that took longer than their budget."""
+        return self._missed
+
     def status(self, settings: Settings) -> DeadlineStatus | None:
         """What is chosen now; None where no deadline is set."""
         if not settings.deadline_ms:

@@ -26,10 +26,19 @@ from std_msgs.msg import String
 from wamdiff2_core.errors import DataError, Wamdiff2Error
 from wamdiff2_ros import conversions as cv
 from wamdiff2_ros import settings_report
+from wamdiff2_ros.deadline_mode import DeadlineMode
 from wamdiff2_ros.driver_outputs import Outputs
-from wamdiff2_ros.health import Health, diagnostics
+from wamdiff2_ros.health import Health, deadline_status, diagnostics
 from wamdiff2_ros.live_parameters import LiveParameters
-from wamdiff2_ros.loading import Interrupted, first_camera, free_memory, in_background, load_driver, warm_up
+from wamdiff2_ros.loading import (
+    Interrupted,
+    answer_grey,
+    first_camera,
+    free_memory,
+    in_background,
+    load_driver,
+    warm_up,
+)
 from wamdiff2_ros.mailbox import Frame, FrameMailbox
 from wamdiff2_ros.parameters import Settings
 from wamdiff2_ros.process import NodeFailed, run_node
@@ -68,6 +77,7 @@ class DriverNode(LifecycleNode):
         self.interrupted = threading.Event()  # set by a signal (process.py)
         self._left_behind: list[Callable[[], bool]] = []  # true for threads that could not be ended and still run
         self._driver: Any = None
+        self._deadline = DeadlineMode()
         self._worker: Worker | None = None
         self._mailbox: FrameMailbox | None = None
         self._inputs: Inputs | None = None
@@ -144,6 +154,10 @@ class DriverNode(LifecycleNode):
     def _load(self, settings: Settings) -> Any:
         driver = self._make_driver(settings)
         warm_up(driver, settings)
+        self._deadline = DeadlineMode()
+        if settings.deadline_ms:
+            lines = self._deadline.calibrate(settings, partial(answer_grey, driver))
+            self.get_logger().info(f"deadline {settings.deadline_ms:.0f} ms, measured: {'; '.join(lines)}")
         return driver
 
     @said_aloud
@@ -156,7 +170,13 @@ class DriverNode(LifecycleNode):
         self._inputs.odometry.clear()
         self._not_before_s = max(self._now_s(), 0.0)
         self._worker = Worker(
-            self._driver, self._mailbox, self._inputs, self._topics(), lambda: self.settings, self._publish
+            self._driver,
+            self._mailbox,
+            self._inputs,
+            self._topics(),
+            lambda: self.settings,
+            self._publish,
+            self._deadline,
         )
         self._active_since_s = time.monotonic()
         result = super().on_activate(state)
@@ -336,9 +356,11 @@ class DriverNode(LifecycleNode):
         last = {names[name]: at for name, at in self._mailbox.last_received_s().items()}
         last[names["odometry"]] = self._inputs.odometry_received_s
         ages = {topic: None if at is None else now_s - at for topic, at in last.items()}
-        self._diagnostics.publish(
-            diagnostics(self._health, max(self._now_s(), 0.0), self.get_name(), ages, self._mailbox.dropped)
-        )
+        name, stamp_s = self.get_name(), max(self._now_s(), 0.0)
+        array = diagnostics(self._health, stamp_s, name, ages, self._mailbox.dropped)
+        deadline = self._deadline.status(self.settings)
+        array.status = [*array.status, *([deadline_status(name, deadline)] if deadline else [])]
+        self._diagnostics.publish(array)
 
     # -- helpers --------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
 from wamdiff2_core.scene import Failure, FailureKind, Plan
 from wamdiff2_ros.conversions import header
+from wamdiff2_ros.deadline_mode import DeadlineStatus
 from wamdiff2_ros.worker import Outcome, Result
 
 RATE_WINDOW_S = 5.0
@@ -89,6 +90,15 @@ def _plan_status(health: Health, name: str, dropped: int) -> DiagnosticStatus:
     values = {"plans": health.plans, "frames dropped": dropped, "last failure": health.last_failure}
     values.update({f"failures {kind.value}": count for kind, count in health.failure_counts().items()})
     return _status(level, f"{name}: plans", text, values)
+
+
+def deadline_status(name: str, deadline: DeadlineStatus) -> DiagnosticStatus:
+    """What was chosen for the budget; a warning while no setting meets it."""
+    unmet = deadline.unmet
+    level, text = (DiagnosticStatus.WARN, "; ".join(unmet)) if unmet else (DiagnosticStatus.OK, "the budget is met")
+    values: dict[str, object] = {f"choice {kind}": choice.reason for kind, choice in deadline.choices.items()}
+    values |= {"budget ms": deadline.budget_ms, "answers": deadline.answers, "answers over it": deadline.missed}
+    return _status(level, f"{name}: deadline", text, values)
 
 
 def _input_status(name: str, topic: str, age_s: float | None, problem: str) -> DiagnosticStatus:

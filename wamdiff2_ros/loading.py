@@ -13,6 +13,7 @@ import numpy as np
 
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.scene import Camera, Scene
+from wamdiff2_ros.asking import turn_dial
 from wamdiff2_ros.parameters import Settings
 
 T = TypeVar("T")
@@ -51,10 +52,16 @@ def grey_scene(settings: Settings) -> Scene:
     return Scene(images, settings.default_instruction, question="what is ahead")
 
 
+def answer_grey(driver: Any, settings: Settings, tasks: tuple[str, ...]) -> None:
+    """Decode `tasks` on a grey scene as the settings say; raises what the driver raises."""
+    turn_dial(driver, settings)
+    driver.answer(grey_scene(settings), tasks=tasks)
+
+
 def warm_up(driver: Any, settings: Settings) -> None:
     """Answer one grey scene, so that the first real one is not slow. ConfigError if the model cannot."""
     try:
-        driver.answer(grey_scene(settings), tasks=settings.tasks)
+        answer_grey(driver, settings, settings.tasks)
     except RuntimeError as error:  # how torch says "out of memory" and the like
         raise ConfigError(f"{settings.checkpoint} on {settings.device}: warm-up: {first_line(error)}") from error
 

@@ -17,6 +17,7 @@ import numpy as np
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.scene import EgoState, Failure, FailureKind, Scene
 from wamdiff2_ros.asking import Answered, AnswersScenes, Asking, Drawn, Result
+from wamdiff2_ros.deadline_mode import DeadlineMode
 from wamdiff2_ros.images import message_to_rgb
 from wamdiff2_ros.mailbox import FrameGroup, FrameMailbox
 from wamdiff2_ros.odometry import OdometryHistory
@@ -57,6 +58,8 @@ class Outcome:
     captured_s: float = 0.0  # steady time at which the oldest of the images was taken
     contradictions: tuple[str, ...] = ()  # of the plan
     drawn: Drawn | None = None
+    deadline: str = ""  # why block size and steps were chosen; "" where they are as set
+    deadline_missed: int = 0  # answers so far that took longer than the budget
 
 
 @dataclass(frozen=True)
@@ -114,9 +117,14 @@ class Worker:
         topics: Mapping[str, str],
         settings: Callable[[], Settings],
         publish: Callable[[Outcome], None],
+        deadline: DeadlineMode | None = None,
     ) -> None:
-        """`topics`: full topic name of each camera and of "odometry", for messages about them."""
+        """`topics`: full topic name of each camera and of "odometry", for messages about them.
+
+        `deadline`: with what was measured before; None: nothing has been.
+        """
         self._asking = Asking(driver)
+        self._deadline = deadline or DeadlineMode()
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="picture")
         self._mailbox = mailbox
         self._inputs = inputs
@@ -164,7 +172,7 @@ class Worker:
             for tasks in batches:
                 if prepared is None or self._stop.is_set():
                     break
-                outcome = self._outcome(prepared, tasks, start_s)
+                outcome = self._in_time(prepared, tasks, start_s)
                 with self._publishing:
                     if self._stop.is_set():
                         break
@@ -184,6 +192,14 @@ class Worker:
         return _Prepared(
             group, settings, self._inputs.instruction, self._inputs.question, images, errors, ego, problem, stages
         )
+
+    def _in_time(self, prepared: _Prepared, tasks: tuple[str, ...], start_s: float) -> Outcome:
+        """The outcome with block size and steps as set or, with a deadline, as chosen to meet it."""
+        chosen, why = self._deadline.settings_for(prepared.settings, tasks, start_s)
+        outcome = self._outcome(replace(prepared, settings=chosen), tasks, start_s)
+        if outcome.stages.inference_ms + outcome.stages.prompt_ms > 0.0:  # the driver was asked
+            self._deadline.measured(chosen, tasks, outcome.total_ms, outcome.results)
+        return replace(outcome, deadline=why, deadline_missed=self._deadline.missed)
 
     def _outcome(self, prepared: _Prepared, tasks: tuple[str, ...], start_s: float) -> Outcome:
         """Ask the driver, unless the input forbids it."""
