@@ -52,7 +52,9 @@ def tell(summary: Mapping[str, Any], console: Console) -> None:
 
     kinds = Table(title="Faults")
     for title in ("fault", "injected", "named", "within s", "plans again", "within s", "named as"):
-        kinds.add_column(title, overflow="ellipsis", no_wrap=True)
+        kinds.add_column(
+            title, overflow="ellipsis", no_wrap=True, max_width=WIDTH - 90 if title == "named as" else None
+        )
     for row in table(summary):
         kinds.add_row(*row)
     console.print(kinds)

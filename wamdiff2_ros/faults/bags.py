@@ -103,8 +103,8 @@ def _text(body: memoryview, at: int) -> str:
 def lost(recorded: Mapping[str, Sequence[int]], published: Mapping[Source, Sequence[int]]) -> dict[str, list[int]]:
     """By topic: stamps that were published between the first and the last recorded message and are not recorded.
 
-    `published`: stamps in the order of publication, by topic and life of the publisher: what it says before the recorder
-    has found it is not the recorder's to lose. Zero stamps tell nothing and are left out on both sides.
+    `published`: stamps in the order of publication, by topic and life of the publisher: what it says before the
+    recorder has found it is not the recorder's to lose. Zero stamps tell nothing and are left out on both sides.
     """
     missing: dict[str, list[int]] = {}
     for (topic, _), stamps in published.items():

@@ -70,7 +70,7 @@ class _Shot:
 
 
 class CameraNode(Node):
-    """Parameters: camera, topic, pictures, log, begin_s, jumps, life (how often it was started before); see Mode for the commands."""
+    """Parameters: camera, topic, pictures, log, begin_s, jumps, life (starts before this one). Commands: see Mode."""
 
     def __init__(self) -> None:
         super().__init__("camera")

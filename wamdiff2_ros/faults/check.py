@@ -22,10 +22,11 @@ Event = dict[str, Any]
 class Limits:
     """The node's own limits (seconds), and what the way from node to witness may add.
 
-    slack_s: scheduling and transport; an answer may also take as long as it says in stats.
+    slack_s: scheduling and transport; an answer may also take as long as it says in stats, up to max_plan_age_s.
     """
 
     max_frame_age_s: float
+    max_plan_age_s: float
     sync_tolerance_s: float
     odometry_max_age_s: float
     slack_s: float
@@ -93,7 +94,7 @@ def problems(sensors: Sensors, trajectory: Event, limits: Limits, answer_s: floa
         elif not frame["good"]:
             found.append(f"{name}: the frame was bad ({frame['content']})")
     oldest_s = min(frame["taken_s"] for frame in frames.values() if frame)
-    limit_s = limits.max_frame_age_s + answer_s + limits.slack_s
+    limit_s = min(limits.max_frame_age_s + answer_s, limits.max_plan_age_s) + limits.slack_s
     if heard_s - oldest_s > limit_s:
         found.append(f"frame was {heard_s - oldest_s:.2f} s old, at most {limit_s:.2f} s")
     if epoch_of(stamp_ns) != sensors.epoch(heard_s - limits.slack_s) and epoch_of(stamp_ns) != sensors.epoch(heard_s):

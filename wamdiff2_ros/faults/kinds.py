@@ -132,7 +132,7 @@ def _set(**values: Any) -> Callable[[Bench], str]:
 
 
 def _dial(bench: Bench) -> str:
-    size = bench.rng.choice([1, 4, 8, 16])
+    size = bench.rng.choice([8, 16, 24])
     bench.set_parameters({"block_size": size})
     return str(size)
 

@@ -69,8 +69,9 @@ def run_session(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
         runner = Runner(bench, say, options.recover_s, options.start_s)
         record = runner.run(order, options.seconds)
         limits = Limits(
-            driver["max_frame_age_s"], driver["sync_tolerance_s"], driver["odometry_max_age_s"], options.slack_s
-        )
+            driver["max_frame_age_s"], driver["max_plan_age_s"], driver["sync_tolerance_s"],
+            driver["odometry_max_age_s"], options.slack_s,
+        )  # fmt: skip
         about = {"seed": options.seed, "transport": options.transport, "commit": commit()}
         summary = summarise(bench, record, Judge(limits, named_slack_s=options.slack_s), about)
     write(out / "summary.json", summary)
