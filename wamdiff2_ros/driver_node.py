@@ -15,20 +15,17 @@ from functools import partial, wraps
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
-from nav_msgs.msg import Odometry
-from rclpy.clock import Clock, ClockType, JumpThreshold
-from rclpy.duration import Duration
+from rclpy.clock import Clock, ClockType
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
-from sensor_msgs.msg import CompressedImage, Image
-from std_msgs.msg import String
 
-from wamdiff2_core.errors import DataError, Wamdiff2Error
-from wamdiff2_ros import conversions as cv
+from wamdiff2_core.errors import ConfigError, Wamdiff2Error
 from wamdiff2_ros import settings_report
 from wamdiff2_ros.deadline_mode import DeadlineMode
+from wamdiff2_ros.connections import outputs_connection
 from wamdiff2_ros.driver_outputs import Outputs
 from wamdiff2_ros.health import Health, deadline_status, diagnostics
+from wamdiff2_ros.listening import Listener
 from wamdiff2_ros.live_parameters import LiveParameters
 from wamdiff2_ros.loading import (
     Interrupted,
@@ -39,11 +36,10 @@ from wamdiff2_ros.loading import (
     load_driver,
     warm_up,
 )
-from wamdiff2_ros.mailbox import Frame, FrameMailbox
 from wamdiff2_ros.parameters import Settings
 from wamdiff2_ros.process import NodeFailed, run_node
-from wamdiff2_ros.qos import ODOMETRY_IN, OUTPUT, SENSOR_IN, TEXT_IN
-from wamdiff2_ros.worker import Inputs, Outcome, Worker
+from wamdiff2_ros.qos import OUTPUT
+from wamdiff2_ros.worker import Outcome, Worker
 
 WATCHDOG_S = 0.25
 DIAGNOSTICS_S = 1.0
@@ -79,17 +75,12 @@ class DriverNode(LifecycleNode):
         self._driver: Any = None
         self._deadline = DeadlineMode()
         self._worker: Worker | None = None
-        self._mailbox: FrameMailbox | None = None
-        self._inputs: Inputs | None = None
+        self._listener: Listener | None = None
         self._outputs: Outputs | None = None
         self._diagnostics: Any = None
-        self._jump: Any = None
         self._health = Health()
-        self._subscriptions_made: list[Any] = []
         self._timers_made: list[Any] = []
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._active_since_s = 0.0
-        self._not_before_s = 0.0  # frames stamped before are from an earlier activation
         self._parameters_live = LiveParameters(self, self._settings_changed)
         self._parameters_live.warn_of_unknown()
         # Seen by the executor's next turn, so that the node answers discovery before it loads for seconds.
@@ -106,10 +97,8 @@ class DriverNode(LifecycleNode):
         return any(runs() for runs in self._left_behind)
 
     def _settings_changed(self, before: Settings) -> None:
-        if self._inputs is not None and self._inputs.instruction == before.default_instruction:
-            self._inputs.instruction = self.settings.default_instruction
-        if self._mailbox is not None:
-            self._mailbox.set_tolerance(self.settings.sync_tolerance_s)
+        if self._listener is not None:
+            self._listener.settings_changed(before)
 
     # -- lifecycle ------------------------------------------------------------------------------------------------
 
@@ -137,15 +126,9 @@ class DriverNode(LifecycleNode):
         except Interrupted as left:
             self._left_behind.append(left.thread.is_alive)
             return FAILURE
-        self._inputs = Inputs(settings.default_instruction)
-        self._mailbox = FrameMailbox(settings.cameras, settings.sync_tolerance_s)
         self._outputs = Outputs(self, self._health, camera, self._about(settings))
         self._diagnostics = self.create_lifecycle_publisher(DiagnosticArray, "/diagnostics", OUTPUT)
-        self._subscribe(settings)
-        self._jump = self.get_clock().create_jump_callback(
-            JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=True),
-            post_callback=self._clock_jumped,
-        )
+        self._listener = Listener(self, lambda: self.settings, optional_cameras(self._driver, settings), self._asked_anew)
         self._parameters_live.configured = True
         took_s = time.monotonic() - started_s
         self.get_logger().info(f"configured in {took_s:.1f} s: {settings.checkpoint} on {settings.device}")
@@ -153,6 +136,7 @@ class DriverNode(LifecycleNode):
 
     def _load(self, settings: Settings) -> Any:
         driver = self._make_driver(settings)
+        optional_cameras(driver, settings)
         warm_up(driver, settings)
         self._deadline = DeadlineMode()
         if settings.deadline_ms:
@@ -162,23 +146,21 @@ class DriverNode(LifecycleNode):
 
     @said_aloud
     def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        assert self._inputs is not None and self._outputs is not None
+        assert self._listener is not None and self._outputs is not None
         if not self._answer_ended("activate"):
             return FAILURE
         self._health = self._outputs.health = Health()
-        self._mailbox = FrameMailbox(self.settings.cameras, self.settings.sync_tolerance_s)
-        self._inputs.odometry.clear()
-        self._not_before_s = max(self._now_s(), 0.0)
+        listener = self._listener
+        listener.restart()
         self._worker = Worker(
             self._driver,
-            self._mailbox,
-            self._inputs,
-            self._topics(),
+            listener.mailbox,
+            listener.inputs,
+            listener.topics,
             lambda: self.settings,
             self._publish,
             self._deadline,
         )
-        self._active_since_s = time.monotonic()
         result = super().on_activate(state)
         self._worker.start()
         self._timers_made = [
@@ -244,81 +226,23 @@ class DriverNode(LifecycleNode):
         return True
 
     def _release(self) -> None:
-        for subscription in self._subscriptions_made:
-            self.destroy_subscription(subscription)
-        self._subscriptions_made = []
+        if self._listener is not None:
+            self._listener.close()
         publishers = [] if self._outputs is None else self._outputs.all()
         for publisher in [*publishers, *([] if self._diagnostics is None else [self._diagnostics])]:
             self.destroy_lifecycle_publisher(publisher)
-        if self._jump is not None:
-            self._jump.unregister()
-        self._driver = self._mailbox = self._inputs = self._outputs = self._diagnostics = self._jump = None
+        self._driver = self._listener = self._outputs = self._diagnostics = None
         self._parameters_live.configured = False
         free_memory()
-
-    # -- inputs ---------------------------------------------------------------------------------------------------
-
-    def _topics(self) -> dict[str, str]:
-        topics = {name: self.resolve_topic_name(_image_topic(name, self.settings)) for name in self.settings.cameras}
-        return {**topics, "odometry": self.resolve_topic_name("~/input/odometry")}
-
-    def _subscribe(self, settings: Settings) -> None:
-        kind = CompressedImage if settings.image_transport == "compressed" else Image
-        for name in settings.cameras:
-            callback = partial(self._image_arrived, name)
-            self._subscriptions_made.append(
-                self.create_subscription(kind, _image_topic(name, settings), callback, SENSOR_IN)
-            )
-        self._subscriptions_made += [
-            self.create_subscription(Odometry, "~/input/odometry", self._odometry_arrived, ODOMETRY_IN),
-            self.create_subscription(String, "~/input/instruction", self._instruction_arrived, TEXT_IN),
-            self.create_subscription(String, "~/input/question", self._question_arrived, TEXT_IN),
-        ]
-
-    def _image_arrived(self, camera: str, message: Any) -> None:
-        assert self._mailbox is not None
-        stamp_s = cv.stamp_seconds(message.header.stamp)
-        if stamp_s < self._not_before_s:
-            return
-        age_s = self._now_s() - stamp_s if self._now_s() > 0.0 else 0.0
-        self._mailbox.put(Frame(camera, stamp_s, time.monotonic(), message, age_s))
-
-    def _odometry_arrived(self, message: Odometry) -> None:
-        assert self._inputs is not None
-        try:
-            self._inputs.odometry.add(cv.odometry_sample(message))
-        except DataError as error:
-            self._inputs.odometry_error = str(error)
-            return
-        self._inputs.odometry_error = ""
-        self._inputs.odometry_received_s = time.monotonic()
-
-    def _instruction_arrived(self, message: String) -> None:
-        assert self._inputs is not None
-        self._inputs.instruction = message.data.strip() or self.settings.default_instruction
-
-    def _question_arrived(self, message: String) -> None:
-        assert self._inputs is not None
-        question = message.data.strip() or None
-        if question != self._inputs.question and self._worker is not None:
-            self._worker.schedule.forget("ask")
-        self._inputs.question = question
-
-    def _clock_jumped(self, jump: Any) -> None:
-        """Time went back (a bag loops) or changed its source: what was heard belongs to another time."""
-        self._not_before_s = 0.0
-        if self._mailbox is not None and self._inputs is not None:
-            self._mailbox.clear()
-            self._inputs.odometry.clear()
 
     # -- outputs --------------------------------------------------------------------------------------------------
 
     def _publish(self, outcome: Outcome) -> None:
         """Called by the worker thread."""
-        assert self._outputs is not None and self._mailbox is not None
+        assert self._outputs is not None and self._listener is not None
         self._health.count(outcome)
         try:
-            self._outputs.publish(outcome, self._mailbox.dropped)
+            self._outputs.publish(outcome, self._listener.mailbox.dropped)
         except rclpy_implementation.RCLError:
             if self.context.ok():  # otherwise: interrupted while the scene was being answered
                 raise
@@ -327,37 +251,27 @@ class DriverNode(LifecycleNode):
         """No scene for too long: count it, say which topics are the reason, and withdraw the last plan."""
         if self._worker is not None and not self._worker.alive:
             raise NodeFailed("the worker thread has ended; its error is above")
-        now_s = time.monotonic()
-        limit_s = self.settings.max_frame_age_s
-        if self._mailbox is None or self._inputs is None or now_s - self._active_since_s < limit_s:
+        if self._listener is None or self._outputs is None:
             return
-        errors = {}
-        for name, received_s in self._mailbox.last_received_s().items():
-            if received_s is None:
-                errors[self._topics()[name]] = "nothing received"
-            elif now_s - received_s > limit_s:
-                errors[self._topics()[name]] = f"last frame came {now_s - received_s:.1f} s ago"
-        if not errors and self._mailbox.silent_s(now_s) > limit_s + WATCHDOG_S:
-            errors = dict.fromkeys(
-                (self._topics()[name] for name in self.settings.cameras),
-                f"stamps differ by more than {self.settings.sync_tolerance_s} s between cameras",
-            )
+        errors = self._listener.missing(time.monotonic())
         stamp_s = self._now_s()
-        if errors and self._outputs is not None and stamp_s > 0.0:  # no clock yet: nothing can be missing
+        if errors:
             self._health.count_missing(errors)
             text = "; ".join(f"{topic}: {problem}" for topic, problem in errors.items())
-            self._outputs.publish_no_plan(text, stamp_s, self._inputs.instruction)
+            self._outputs.publish_no_plan(text, max(stamp_s, 0.0), self._listener.inputs.instruction)
 
     def _publish_diagnostics(self) -> None:
-        if self._mailbox is None or self._inputs is None:
+        if self._listener is None or self._outputs is None or self._worker is None:
             return
-        now_s = time.monotonic()
-        names = self._topics()
-        last = {names[name]: at for name, at in self._mailbox.last_received_s().items()}
-        last[names["odometry"]] = self._inputs.odometry_received_s
-        ages = {topic: None if at is None else now_s - at for topic, at in last.items()}
+        values = {
+            "frames dropped": self._listener.mailbox.dropped,
+            "resets": self._listener.mailbox.resets,
+            "answers out of date": self._worker.out_of_date,
+        }
+        inputs = self._listener.states(time.monotonic())
+        outputs = outputs_connection(self, self._outputs.all(), OUTPUT)
         name, stamp_s = self.get_name(), max(self._now_s(), 0.0)
-        array = diagnostics(self._health, stamp_s, name, ages, self._mailbox.dropped)
+        array = diagnostics(self._health, stamp_s, name, inputs, outputs, values)
         deadline = self._deadline.status(self.settings)
         array.status = [*array.status, *([deadline_status(name, deadline)] if deadline else [])]
         self._diagnostics.publish(array)
@@ -367,14 +281,26 @@ class DriverNode(LifecycleNode):
     def _now_s(self) -> float:
         return self.get_clock().now().nanoseconds * 1e-9
 
+    def _asked_anew(self) -> None:
+        if self._worker is not None:
+            self._worker.schedule.forget("ask")
+
     def _about(self, settings: Settings) -> dict[str, str]:
         kernels = str(getattr(self._driver, "kernels", "torch"))
         return {"kernels": kernels, "device": settings.device, "checkpoint": settings.checkpoint}
 
 
-def _image_topic(camera: str, settings: Settings) -> str:
-    topic = f"~/input/{camera}/image"
-    return f"{topic}/compressed" if settings.image_transport == "compressed" else topic
+def optional_cameras(driver: Any, settings: Settings) -> frozenset[str]:
+    """Cameras that scenes may lack; none unless missing_camera is drop. ConfigError if the checkpoint allows none."""
+    if settings.missing_camera != "drop":
+        return frozenset()
+    optional = frozenset(driver.optional_cameras) & set(settings.cameras)
+    if not optional:
+        raise ConfigError(
+            f"missing_camera: drop, but checkpoint {settings.checkpoint} needs each of {', '.join(settings.cameras)} "
+            "(its config.json names no optional_cameras among them); use hold or stop"
+        )
+    return optional
 
 
 def main(args: list[str] | None = None) -> int:

@@ -11,10 +11,12 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
 from wamdiff2_core.scene import Failure, FailureKind, Plan
 from wamdiff2_ros.conversions import header
+from wamdiff2_ros.input_log import ERROR, OK, WARN, InputState
 from wamdiff2_ros.deadline_mode import DeadlineStatus
 from wamdiff2_ros.worker import Outcome, Result
 
 RATE_WINDOW_S = 5.0
+LEVELS = {OK: DiagnosticStatus.OK, WARN: DiagnosticStatus.WARN, ERROR: DiagnosticStatus.ERROR}
 
 
 class Health:
@@ -26,6 +28,7 @@ class Health:
         self.plans = 0
         self.last_failure = ""
         self.input_errors: dict[str, str] = {}
+        self.degraded: dict[str, str] = {}
         self.last_outcome_s: float | None = None
         self._plan_times: deque[float] = deque()
         self._started_s = time.monotonic()
@@ -36,6 +39,7 @@ class Health:
             now_s = time.monotonic()
             self.last_outcome_s = now_s
             self.input_errors = dict(outcome.input_errors)
+            self.degraded = dict(outcome.degraded)
             for task, result in outcome.results.items():
                 self._count_result(task, result, now_s)
 
@@ -67,19 +71,30 @@ class Health:
 
 
 def diagnostics(
-    health: Health, stamp_s: float, name: str, topics: Mapping[str, float | None], dropped: int
+    health: Health,
+    stamp_s: float,
+    name: str,
+    inputs: Mapping[str, InputState],
+    outputs: tuple[str, str] = (OK, ""),
+    values: Mapping[str, object] | None = None,
 ) -> DiagnosticArray:
-    """One status for the plans, one for each input topic. `topics`: seconds since its last message, None: never."""
+    """One status for the plans, one for each input topic, one for all outputs. `values`: further figures of the plans.
+
+    `outputs`: (level, which subscriber gets nothing).
+    """
     errors = dict(health.input_errors)
-    statuses = [_plan_status(health, name, dropped)]
-    statuses.extend(_input_status(name, topic, age_s, errors.get(topic, "")) for topic, age_s in topics.items())
+    statuses = [_plan_status(health, name, values or {})]
+    statuses.extend(_input_status(name, topic, state, errors.get(topic, "")) for topic, state in inputs.items())
+    statuses.append(_status(LEVELS[outputs[0]], f"{name}: outputs", outputs[1] or "no subscriber is shut out", {}))
     return DiagnosticArray(header=header(stamp_s, ""), status=statuses)
 
 
-def _plan_status(health: Health, name: str, dropped: int) -> DiagnosticStatus:
+def _plan_status(health: Health, name: str, further: Mapping[str, object]) -> DiagnosticStatus:
     hz = health.plan_hz()
     if hz > 0.0:
-        level, text = DiagnosticStatus.OK, f"planning at {hz:.1f} Hz"
+        without = "".join(f"; {topic}: {why}" for topic, why in health.degraded.items())
+        level = DiagnosticStatus.WARN if without else DiagnosticStatus.OK
+        text = f"planning at {hz:.1f} Hz{without}"
     elif health.input_errors:
         reasons = "; ".join(f"{topic}: {problem}" for topic, problem in health.input_errors.items())
         level, text = DiagnosticStatus.ERROR, f"no plan: {reasons}"
@@ -87,7 +102,7 @@ def _plan_status(health: Health, name: str, dropped: int) -> DiagnosticStatus:
         level, text = DiagnosticStatus.WARN, "no plan yet"
     else:
         level, text = DiagnosticStatus.ERROR, f"no plan: {health.last_failure or 'plan is not among the tasks'}"
-    values = {"plans": health.plans, "frames dropped": dropped, "last failure": health.last_failure}
+    values: dict[str, object] = {"plans": health.plans, "last failure": health.last_failure, **further}
     values.update({f"failures {kind.value}": count for kind, count in health.failure_counts().items()})
     return _status(level, f"{name}: plans", text, values)
 
@@ -101,15 +116,11 @@ def deadline_status(name: str, deadline: DeadlineStatus) -> DiagnosticStatus:
     return _status(level, f"{name}: deadline", text, values)
 
 
-def _input_status(name: str, topic: str, age_s: float | None, problem: str) -> DiagnosticStatus:
-    if problem:
-        level, text = DiagnosticStatus.ERROR, problem
-    elif age_s is None:
-        level, text = DiagnosticStatus.ERROR, "nothing received"
-    else:
-        level, text = DiagnosticStatus.OK, "arriving"
-    values = {} if age_s is None else {"seconds since last": f"{age_s:.2f}"}
-    return _status(level, f"{name}: input {topic}", text, values)
+def _input_status(name: str, topic: str, state: InputState, problem: str) -> DiagnosticStatus:
+    """`problem`: what the last scene had against the input."""
+    if problem and state.level != ERROR:
+        state = InputState(ERROR, problem, state.values)
+    return _status(LEVELS[state.level], f"{name}: input {topic}", state.text, state.values)
 
 
 def _status(level: bytes, name: str, text: str, values: Mapping[str, object]) -> DiagnosticStatus:

@@ -7,17 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from wamdiff2_core.errors import ConfigError
+from wamdiff2_core.errors import ConfigError, DataError
+from wamdiff2_core.tasks.checks import MAX_INSTRUCTION, MAX_QUESTION
 from wamdiff2_ros.deadline import parse_dial
+from wamdiff2_ros.frame_groups import MISSING_CAMERA
+from wamdiff2_ros.texts import plain_text
 
 RULES = ("dynamic", "static", "sequential")
 TASKS = ("plan", "detect", "ask")
 TRANSPORTS = ("compressed", "raw")
+RELIABILITIES = ("best_effort", "reliable")
 ON_STALE_PLAN = ("stop", "silence")
 # Decide what is loaded and subscribed, so they are fixed from configure until cleanup.
 FIXED_AFTER_CONFIGURE = frozenset({
     "checkpoint", "device", "dtype", "threads", "cameras", "image_transport", "rig",
-    "dry_run", "twin_vision_msgs", "twin_autoware",
+    "image_reliability", "missing_camera", "dry_run", "twin_vision_msgs", "twin_autoware",
 })  # fmt: skip
 
 
@@ -31,6 +35,8 @@ class Settings:
     threads: int = 0
     cameras: tuple[str, ...] = ("cam_front", "cam_front_left", "cam_front_right")
     image_transport: str = "compressed"
+    image_reliability: str = "best_effort"
+    missing_camera: str = "stop"
     rig: str = ""
     block_size: int = 32
     steps: int = 8
@@ -46,9 +52,12 @@ class Settings:
     ask_rate_hz: float = 0.5
     batch_tasks: bool = False
     sync_tolerance_s: float = 0.05
+    camera_late_s: float = 0.25
     max_frame_age_s: float = 0.5
     odometry_max_age_s: float = 0.5
     default_instruction: str = "follow the road"
+    max_instruction_length: int = MAX_INSTRUCTION
+    max_question_length: int = MAX_QUESTION
     overlay: bool = True
     markers: bool = True
     candidates: int = 0
@@ -89,11 +98,17 @@ class Settings:
             *(_dial_problem(dial) for dial in self.deadline_dials),
             *(_within(f"{task}_rate_hz", self.rate_hz(task), 0.0, 100.0) for task in TASKS),
             _within("sync_tolerance_s", self.sync_tolerance_s, 0.0, 1.0),
+            _within("camera_late_s", self.camera_late_s, 0.0, 10.0),
+            _within("max_instruction_length", self.max_instruction_length, 1, MAX_INSTRUCTION),
+            _within("max_question_length", self.max_question_length, 1, MAX_QUESTION),
             _within("max_frame_age_s", self.max_frame_age_s, 0.02, 10.0),
             _within("odometry_max_age_s", self.odometry_max_age_s, 0.02, 10.0),
             *self._output_problems(),
             _one_of("rule", self.rule, RULES),
             _one_of("image_transport", self.image_transport, TRANSPORTS),
+            _one_of("image_reliability", self.image_reliability, RELIABILITIES),
+            _one_of("missing_camera", self.missing_camera, MISSING_CAMERA),
+            _text_within("default_instruction", self.default_instruction, self.max_instruction_length),
             _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16")),
             *(_one_of("tasks", task, TASKS) for task in self.tasks),
             "" if self.tasks else "tasks: at least one is needed",
@@ -135,6 +150,13 @@ DESCRIPTIONS: dict[str, Description] = {
     "threads": Description("CPU threads of the model, 0: leave it to PyTorch; fixed after configure", 0, 256),
     "cameras": Description("Cameras in the order that the checkpoint was trained with; fixed after configure"),
     "image_transport": Description("compressed (JPEG or PNG) or raw images; fixed after configure"),
+    "image_reliability": Description(
+        "How images are asked for: best_effort (fits every sender) or reliable; fixed after configure"
+    ),
+    "missing_camera": Description(
+        "When one camera is late, silent or broken: stop (no answers), hold (its last frame, up to max_frame_age_s), "
+        "drop (go without it, where the checkpoint allows that); fixed after configure"
+    ),
     "rig": Description("Rig file that says where the cameras are; needed to draw the overlay; fixed after configure"),
     "block_size": Description("Tokens decoded together; 1 is autoregressive", 1, 256),
     "steps": Description("Most denoising steps per block", 1, 256),
@@ -152,9 +174,14 @@ DESCRIPTIONS: dict[str, Description] = {
     "ask_rate_hz": Description("Most answers to the open question per second, 0: every group", 0.0, 100.0),
     "batch_tasks": Description("Decode all tasks that are due in one batch (good on a GPU), not the plan by itself"),
     "sync_tolerance_s": Description("Most seconds between the stamps of one group's frames", 0.0, 1.0),
+    "camera_late_s": Description("A camera this far behind the newest stamp counts as missing", 0.0, 10.0),
     "max_frame_age_s": Description("Frames older than this are not planned from", 0.02, 10.0),
     "odometry_max_age_s": Description("Odometry older than this is not planned from", 0.02, 10.0),
     "default_instruction": Description("What to do until an instruction comes"),
+    "max_instruction_length": Description(
+        "Most characters of an instruction; a longer one is refused", 1, MAX_INSTRUCTION
+    ),
+    "max_question_length": Description("Most characters of a question; a longer one is refused", 1, MAX_QUESTION),
     "overlay": Description("Publish what was seen and decided, drawn into the first camera's image"),
     "markers": Description("Publish markers of plan, candidates and boxes for viewers, while somebody listens"),
     "candidates": Description("Further plans drawn at random after each plan, 0: none; each costs about a plan", 0, 64),
@@ -221,3 +248,11 @@ def _dial_problem(dial: str) -> str:
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     return "" if value in allowed else f"{name}: {value!r} is not one of {', '.join(allowed)}"
+
+
+def _text_within(name: str, text: str, limit: int) -> str:
+    try:
+        plain, removed = plain_text(text, limit)
+    except DataError as error:
+        return f"{name}: {error}"
+    return "" if plain and not removed else f"{name}: expected words without control characters, got {text[:40]!r}"

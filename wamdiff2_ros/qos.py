@@ -6,6 +6,11 @@ from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPo
 
 # Sensor streams: the newest sample counts, a lost one is not sent again. Fits senders of both kinds.
 SENSOR_IN = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
+# Some links lose parts of large images for best effort; then a sender that is reliable may be asked to repeat.
+IMAGES_IN = {
+    "best_effort": SENSOR_IN,
+    "reliable": QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=1, reliability=ReliabilityPolicy.RELIABLE),
+}
 ODOMETRY_IN = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=20, reliability=ReliabilityPolicy.BEST_EFFORT)
 # What we publish: reliable, so that any subscriber matches.
 SENSOR_OUT = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=10, reliability=ReliabilityPolicy.RELIABLE)

@@ -14,17 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from wamdiff2_core.errors import DataError
 from wamdiff2_core.scene import EgoState, Failure, FailureKind, Scene
 from wamdiff2_ros.asking import Answered, AnswersScenes, Asking, Drawn, Result
 from wamdiff2_ros.deadline_mode import DeadlineMode
-from wamdiff2_ros.images import message_to_rgb
-from wamdiff2_ros.mailbox import FrameGroup, FrameMailbox
+from wamdiff2_ros.frame_groups import FrameGroup
+from wamdiff2_ros.input_log import InputLog
+from wamdiff2_ros.mailbox import FrameMailbox
 from wamdiff2_ros.odometry import OdometryHistory
+from wamdiff2_ros.opening import Opened, Opener
 from wamdiff2_ros.parameters import Settings
 from wamdiff2_ros.stages import Stages, taken
 
 CANDIDATES = "candidates"  # a batch of its own, after the plan: it must not wait for them
+OUT_OF_DATE = "time went back, or a sender was started anew, while this was answered"
 DECODERS = 2  # pictures that are decoded at a time
 
 
@@ -37,6 +39,7 @@ class Inputs:
     odometry: OdometryHistory = field(default_factory=OdometryHistory)
     odometry_received_s: float | None = None
     odometry_error: str = ""
+    log: InputLog = field(default_factory=InputLog)
 
 
 @dataclass(frozen=True)
@@ -58,20 +61,20 @@ class Outcome:
     captured_s: float = 0.0  # steady time at which the oldest of the images was taken
     contradictions: tuple[str, ...] = ()  # of the plan
     drawn: Drawn | None = None
+    degraded: Mapping[str, str] = field(default_factory=dict)  # by topic: cameras held or left out, and why
     deadline: str = ""  # why block size and steps were chosen; "" where they are as set
     deadline_missed: int = 0  # answers so far that took longer than the budget
 
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A group of frames, checked and decoded, with what was heard by then. `errors` by topic: none of it is usable."""
+    """A group of frames, checked and decoded, with what was heard by then."""
 
     group: FrameGroup
     settings: Settings
     instruction: str
     question: str | None
-    images: Mapping[str, np.ndarray]
-    errors: Mapping[str, str]
+    opened: Opened
     ego: EgoState | None
     odometry_problem: str
     stages: Stages
@@ -126,6 +129,7 @@ class Worker:
         self._asking = Asking(driver)
         self._deadline = deadline or DeadlineMode()
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="picture")
+        self._opener = Opener(topics, self._decoders)
         self._mailbox = mailbox
         self._inputs = inputs
         self._topics = topics
@@ -135,6 +139,7 @@ class Worker:
         self._publishing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="driver worker", daemon=True)
         self.schedule = Schedule()
+        self.out_of_date = 0  # answers withheld, because time went back while they were made
 
     def start(self) -> None:
         self._thread.start()
@@ -176,21 +181,29 @@ class Worker:
                 with self._publishing:
                     if self._stop.is_set():
                         break
-                    self._publish(outcome)
+                    self._publish(self._if_of_this_time(group, outcome))
                 start_s = time.monotonic()  # a further batch on this scene has waited for the ones before
                 prepared = replace(prepared, stages=taken(received_s, start_s, start_s))
             free_since_s = time.monotonic()
         self._decoders.shutdown()
 
+    def _if_of_this_time(self, group: FrameGroup, outcome: Outcome) -> Outcome:
+        """The outcome; without its answers if meanwhile all that it rests on was forgotten."""
+        if group.epoch == self._mailbox.resets:
+            return outcome
+        self.out_of_date += 1
+        failure = Failure(FailureKind.INPUT, OUT_OF_DATE)
+        return replace(outcome, results=dict.fromkeys(outcome.results, failure), drawn=None, contradictions=())
+
     def _prepare(self, group: FrameGroup, settings: Settings, stages: Stages, now_s: float) -> _Prepared:
         """Check and decode the frames; note what else was heard."""
-        errors = self._stale(group, settings, now_s)
-        images = {} if errors else self._decode(group, errors)
+        log, rules = self._inputs.log, self._mailbox.rules
+        opened = self._opener.open(group, rules, log, settings.max_frame_age_s, now_s)
         ego = self._inputs.odometry.ego_state(group.stamp_s)
-        problem = self._odometry_problem(settings, ego, now_s)
+        problem = self._odometry_problem(settings, ego, group.stamp_s, now_s)
         stages = replace(stages, images_ms=(time.monotonic() - now_s) * 1e3)
         return _Prepared(
-            group, settings, self._inputs.instruction, self._inputs.question, images, errors, ego, problem, stages
+            group, settings, self._inputs.instruction, self._inputs.question, opened, ego, problem, stages
         )
 
     def _in_time(self, prepared: _Prepared, tasks: tuple[str, ...], start_s: float) -> Outcome:
@@ -203,7 +216,7 @@ class Worker:
 
     def _outcome(self, prepared: _Prepared, tasks: tuple[str, ...], start_s: float) -> Outcome:
         """Ask the driver, unless the input forbids it."""
-        group, errors, ego = prepared.group, dict(prepared.errors), prepared.ego or EgoState()
+        group, errors, ego = prepared.group, dict(prepared.opened.errors), prepared.ego or EgoState()
         results: dict[str, Result] = {}
         if errors:
             results = dict.fromkeys((task for task in tasks if task != CANDIDATES), _input_failure(errors))
@@ -221,11 +234,12 @@ class Worker:
             instruction=prepared.instruction,
             question=prepared.question,
             results=results,
-            images=prepared.images,
+            images=prepared.opened.images,
             ego=ego,
             total_ms=(end_s - start_s) * 1e3,
             frame_age_ms=group.age_s(end_s) * 1e3,
             input_errors=errors,
+            degraded=prepared.opened.degraded,
             tasks=tasks,
             stages=replace(prepared.stages, prompt_ms=answered.prompt_ms, inference_ms=answered.inference_ms),
             captured_s=end_s - group.age_s(end_s),
@@ -237,41 +251,25 @@ class Worker:
         """The driver's answers to those tasks that the input allows."""
         if not tasks or (tasks == (CANDIDATES,) and no_input):
             return Answered({})
-        scene = Scene(dict(prepared.images), prepared.instruction, ego, prepared.question, prepared.group.stamp_s)
+        images, stamp_s = dict(prepared.opened.images), prepared.group.stamp_s
+        scene = Scene(images, prepared.instruction, ego, prepared.question, stamp_s)
         if tasks == (CANDIDATES,):
             return self._asking.draw(scene, prepared.settings)
         return self._asking.answer(scene, tasks, prepared.settings)
 
-    def _stale(self, group: FrameGroup, settings: Settings, now_s: float) -> dict[str, str]:
-        errors = {}
-        for name, frame in group.frames.items():
-            ahead_s = -frame.age_at_receipt_s
-            age_s = max(0.0, frame.age_at_receipt_s) + now_s - frame.received_s
-            if ahead_s > settings.max_frame_age_s:  # a little is usual: pictures can overtake /clock
-                errors[self._topics[name]] = f"frame is stamped {ahead_s:.2f} s in the future"
-            elif age_s > settings.max_frame_age_s:
-                errors[self._topics[name]] = f"frame is {age_s:.2f} s old, at most {settings.max_frame_age_s:.2f} s"
-        return errors
-
-    def _decode(self, group: FrameGroup, errors: dict[str, str]) -> dict[str, np.ndarray]:
-        """Pictures by camera, several at a time: decoding leaves the interpreter alone."""
-        pictures = {name: self._decoders.submit(message_to_rgb, frame.message) for name, frame in group.frames.items()}
-        images = {}
-        for name, picture in pictures.items():
-            try:
-                images[name] = picture.result()
-            except DataError as error:
-                errors[self._topics[name]] = str(error)
-        return images
-
-    def _odometry_problem(self, settings: Settings, ego: EgoState | None, now_s: float) -> str:
+    def _odometry_problem(self, settings: Settings, ego: EgoState | None, stamp_s: float, now_s: float) -> str:
+        """Why the motion at `stamp_s` (capture time of the frames) is not known; empty if it is."""
         received_s = self._inputs.odometry_received_s
         if ego is None or received_s is None:
             return self._inputs.odometry_error or "nothing received"
         age_s = now_s - received_s
         limit_s = settings.odometry_max_age_s
         late = f"last usable message came {age_s:.2f} s ago, at most {limit_s:.2f} s"
-        return (self._inputs.odometry_error or late) if age_s > limit_s else ""
+        if age_s > limit_s:
+            return self._inputs.odometry_error or late
+        nearest = self._inputs.odometry.at(stamp_s)
+        apart_s = limit_s if nearest is None else abs(nearest.stamp_s - stamp_s)
+        return f"its stamps are {apart_s:.2f} s apart from the frames'" if apart_s > limit_s else ""
 
 
 def _input_failure(errors: Mapping[str, str]) -> Failure:
