@@ -21,8 +21,8 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 
 from wamdiff2_core.errors import ConfigError, Wamdiff2Error
 from wamdiff2_ros import settings_report
-from wamdiff2_ros.deadline_mode import DeadlineMode
 from wamdiff2_ros.connections import outputs_connection
+from wamdiff2_ros.deadline_mode import DeadlineMode
 from wamdiff2_ros.driver_outputs import Outputs
 from wamdiff2_ros.health import Health, deadline_status, diagnostics
 from wamdiff2_ros.listening import Listener
@@ -128,7 +128,9 @@ class DriverNode(LifecycleNode):
             return FAILURE
         self._outputs = Outputs(self, self._health, camera, self._about(settings))
         self._diagnostics = self.create_lifecycle_publisher(DiagnosticArray, "/diagnostics", OUTPUT)
-        self._listener = Listener(self, lambda: self.settings, optional_cameras(self._driver, settings), self._asked_anew)
+        self._listener = Listener(
+            self, lambda: self.settings, optional_cameras(self._driver, settings), self._asked_anew
+        )
         self._parameters_live.configured = True
         took_s = time.monotonic() - started_s
         self.get_logger().info(f"configured in {took_s:.1f} s: {settings.checkpoint} on {settings.device}")

@@ -11,8 +11,8 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
 from wamdiff2_core.scene import Failure, FailureKind, Plan
 from wamdiff2_ros.conversions import header
-from wamdiff2_ros.input_log import ERROR, OK, WARN, InputState
 from wamdiff2_ros.deadline_mode import DeadlineStatus
+from wamdiff2_ros.input_log import ERROR, OK, WARN, InputState
 from wamdiff2_ros.worker import Outcome, Result
 
 RATE_WINDOW_S = 5.0

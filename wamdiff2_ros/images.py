@@ -20,9 +20,7 @@ def message_to_rgb(message: Any) -> np.ndarray:
     """RGB picture of a sensor_msgs/Image or sensor_msgs/CompressedImage. DataError says why there is none."""
     if hasattr(message, "format"):
         return compressed_to_rgb(message.data, message.format)
-    return raw_to_rgb(
-        message.height, message.width, message.encoding, message.step, message.data, message.is_bigendian
-    )
+    return raw_to_rgb(message.height, message.width, message.encoding, message.step, message.data, message.is_bigendian)
 
 
 def rgb_to_jpeg(picture: np.ndarray, quality: int = 90) -> array.array:

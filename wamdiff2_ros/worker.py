@@ -202,9 +202,7 @@ class Worker:
         ego = self._inputs.odometry.ego_state(group.stamp_s)
         problem = self._odometry_problem(settings, ego, group.stamp_s, now_s)
         stages = replace(stages, images_ms=(time.monotonic() - now_s) * 1e3)
-        return _Prepared(
-            group, settings, self._inputs.instruction, self._inputs.question, opened, ego, problem, stages
-        )
+        return _Prepared(group, settings, self._inputs.instruction, self._inputs.question, opened, ego, problem, stages)
 
     def _in_time(self, prepared: _Prepared, tasks: tuple[str, ...], start_s: float) -> Outcome:
         """The outcome with block size and steps as set or, with a deadline, as chosen to meet it."""

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from wamdiff2_ros.mailbox import Frame, FrameMailbox
+from wamdiff2_ros.frame_groups import Frame, GroupRules
+from wamdiff2_ros.mailbox import FrameMailbox
 
 CAMERAS = ("a", "b")
 
@@ -26,7 +27,7 @@ def stamps(mailbox: FrameMailbox) -> dict[str, float] | None:
 
 
 def test_a_group_needs_every_camera() -> None:
-    mailbox = FrameMailbox(CAMERAS, 0.05)
+    mailbox = FrameMailbox(CAMERAS, GroupRules(0.05))
     put(mailbox, ("a", 1.0))
     assert stamps(mailbox) is None
     put(mailbox, ("b", 1.02))
@@ -35,7 +36,7 @@ def test_a_group_needs_every_camera() -> None:
 
 
 def test_only_the_newest_group_is_kept_and_the_others_are_counted() -> None:
-    mailbox = FrameMailbox(CAMERAS, 0.05)
+    mailbox = FrameMailbox(CAMERAS, GroupRules(0.05))
     for k in range(5):
         put(mailbox, ("a", 1.0 + k), ("b", 1.0 + k))
     assert stamps(mailbox) == {"a": 5.0, "b": 5.0}
@@ -44,13 +45,13 @@ def test_only_the_newest_group_is_kept_and_the_others_are_counted() -> None:
 
 @pytest.mark.parametrize("gap_s, together", [(0.0, True), (0.05, True), (0.06, False), (0.5, False)])
 def test_stamps_must_agree_within_the_tolerance(gap_s: float, together: bool) -> None:
-    mailbox = FrameMailbox(CAMERAS, 0.0501)
+    mailbox = FrameMailbox(CAMERAS, GroupRules(0.0501))
     put(mailbox, ("a", 1.0), ("b", 1.0 + gap_s))
     assert (stamps(mailbox) is not None) == together
 
 
 def test_a_camera_one_frame_ahead_is_matched_with_its_frame_before() -> None:
-    mailbox = FrameMailbox(CAMERAS, 0.01)
+    mailbox = FrameMailbox(CAMERAS, GroupRules(0.01))
     put(mailbox, ("a", 1.0), ("a", 1.1), ("b", 1.0))
     assert stamps(mailbox) == {"a": 1.0, "b": 1.0}
     put(mailbox, ("b", 1.1))
@@ -58,7 +59,7 @@ def test_a_camera_one_frame_ahead_is_matched_with_its_frame_before() -> None:
 
 
 def test_a_silent_camera_stops_the_groups() -> None:
-    mailbox = FrameMailbox(CAMERAS, 0.05)
+    mailbox = FrameMailbox(CAMERAS, GroupRules(0.05))
     put(mailbox, ("a", 1.0), ("b", 1.0))
     assert stamps(mailbox)
     for k in range(10):
@@ -67,7 +68,7 @@ def test_a_silent_camera_stops_the_groups() -> None:
 
 
 def test_time_going_back_forgets_everything() -> None:
-    mailbox = FrameMailbox(CAMERAS, 0.05)
+    mailbox = FrameMailbox(CAMERAS, GroupRules(0.05))
     put(mailbox, ("a", 50.0), ("b", 50.0), ("a", 1.0))
     assert stamps(mailbox) is None  # the group of the other time is gone
     put(mailbox, ("b", 1.0))
@@ -76,7 +77,7 @@ def test_time_going_back_forgets_everything() -> None:
 
 
 def test_age_is_that_of_the_oldest_frame() -> None:
-    mailbox = FrameMailbox(CAMERAS, 0.05)
+    mailbox = FrameMailbox(CAMERAS, GroupRules(0.05))
     mailbox.put(frame("a", 1.0, age_s=0.2))
     mailbox.put(frame("b", 1.0))
     group = mailbox.take(0.0)
@@ -84,7 +85,7 @@ def test_age_is_that_of_the_oldest_frame() -> None:
 
 
 def test_close_wakes_a_waiting_worker() -> None:
-    mailbox = FrameMailbox(CAMERAS, 0.05)
+    mailbox = FrameMailbox(CAMERAS, GroupRules(0.05))
     got: list[object] = ["nothing yet"]
     thread = threading.Thread(target=lambda: got.append(mailbox.take(timeout_s=60.0)))
     thread.start()
