@@ -57,6 +57,7 @@ class Driver:
         self.max_new_tokens: dict[str, int] = {**UPSTREAM_TOKENS, **entry.get("max_new_tokens", {})}
         self.image_sizes = {name: (int(w), int(h)) for name, (w, h) in entry.get("image_sizes", {}).items()}
         self.cameras: tuple[str, ...] = tuple(entry.get("cameras", (FRONT,)))
+        self.optional_cameras: tuple[str, ...] = tuple(entry.get("optional_cameras", ()))  # scenes may lack them
         self._check_fit()
         self._scaffolds = {task: self._scaffold(task) for task in TASKS}
 
@@ -138,7 +139,8 @@ class Driver:
         if not self.ours:
             return tuple(scene.images) if len(scene.images) == 1 else (FRONT,)
         further = () if "cameras" in self.loaded.block_diffusion else tuple(scene.images)
-        return tuple(name for name in self.image_sizes if name in self.cameras or name in further)
+        absent = set(self.optional_cameras) - set(scene.images)
+        return tuple(name for name in self.image_sizes if name in (*self.cameras, *further) and name not in absent)
 
     def _images(self, scene: Scene) -> tuple[torch.Tensor, torch.Tensor]:
         names = self._required(scene)
@@ -219,6 +221,11 @@ class Driver:
         if self.ours and not set(self.cameras) <= self.image_sizes.keys():
             raise CheckpointError(
                 f"{where}: image_sizes: expected sizes for {', '.join(self.cameras)}; got {self.image_sizes}"
+            )
+        if not set(self.optional_cameras) <= set(self.cameras) - {FRONT}:
+            raise CheckpointError(
+                f"{where}: optional_cameras: expected some of {', '.join(self.cameras)}, never {FRONT}; "
+                f"got {', '.join(self.optional_cameras)}"
             )
 
 
