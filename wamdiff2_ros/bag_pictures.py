@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
+from wamdiff2_core.errors import DataError
 from wamdiff2_core.evaluate.record import Snapshot
 from wamdiff2_core.overlay import overlay
 from wamdiff2_core.scene import Camera
@@ -38,7 +40,8 @@ def snapshots(
     for topic, message in bag.messages(topics):
         ns = stamp_ns(message)
         if ns in wanted:
-            pictures.setdefault(ns, {})[topics[topic]] = message_to_rgb(message)
+            with suppress(DataError):  # a picture that cannot be shown is left out of the strip
+                pictures.setdefault(ns, {})[topics[topic]] = message_to_rgb(message)
     return [
         _snapshot(ns, pictures[ns], plans.get(ns), boxes.get(ns), status.get(ns), cameras) for ns in sorted(pictures)
     ]

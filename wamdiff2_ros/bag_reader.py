@@ -7,7 +7,6 @@ early, or lacks a topic, gives a record of what is there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,13 @@ import numpy as np
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.evaluate.record import AnswerRecord, BoxRecord, DriveRecord, PlanRecord
 from wamdiff2_core.rig import load_rig
-from wamdiff2_core.scene import Box, Camera, FailureKind
+from wamdiff2_core.scene import PLAN_POINTS, Box, Camera, FailureKind
 from wamdiff2_core.tasks.detect import MAX_BOXES
+from wamdiff2_ros.bag_clock import Clock
+from wamdiff2_ros.bag_heard import Heard, hear
 from wamdiff2_ros.bag_messages import STATUS_VALID, Bag, boxes_of, plan_points, stamp_ns
 from wamdiff2_ros.bag_pictures import snapshots
+from wamdiff2_ros.bag_topics import find_parts
 from wamdiff2_ros.graph import share_folder
 from wamdiff2_sim.data.entries import MIN_HEIGHT_UNITS, MIN_VISIBLE, MIN_WIDTH_UNITS
 from wamdiff2_sim.question_kinds import kind_of
@@ -27,50 +29,25 @@ from wamdiff2_sim.roads.roadmap import load_map
 
 QUESTION_S = 2.0  # an answer later than this after the question is about another moment
 NEAR_ROUTE_M = 60.0
-STATS = "/wamdiff2/output/stats"
-TOPICS = {
-    "/wamdiff2/output/trajectory": "plans",
-    STATS: "stats",
-    "/wamdiff2/output/boxes": "boxes",
-    "/wamdiff2/output/answer": "answers",
-    "/world/ground_truth/boxes": "truth",
-    "/world/status": "status",
-    "/world/route": "route",
-}
 
 
 class NotADrive(DataError):
     """A bag that holds neither plans nor the world's status."""
 
 
-@dataclass
-class Heard:
-    """Messages by stamp in nanoseconds, as they came."""
-
-    plans: dict[int, Any] = field(default_factory=dict)
-    stats: dict[int, Any] = field(default_factory=dict)
-    boxes: dict[int, Any] = field(default_factory=dict)
-    truth: dict[int, Any] = field(default_factory=dict)
-    answers: dict[int, Any] = field(default_factory=dict)
-    status: dict[int, Any] = field(default_factory=dict)
-    route: dict[int, Any] = field(default_factory=dict)
-
-
 def read_drive(folder: Path, cameras: Sequence[Camera], pictures: int = 12) -> DriveRecord:
     """The record of a drive, with that many moments to look at. NotADrive if the bag holds nothing of one."""
-    bag, heard = Bag(folder), Heard()
-    for topic, message in bag.messages(TOPICS):
-        kept, stamp = getattr(heard, TOPICS[topic]), stamp_ns(message)
-        # Plan and boxes of one moment are decoded one after the other: what the plan took is the plan's figure.
-        if not (topic == STATS and stamp in kept and "plan" not in message.tasks):
-            kept[stamp] = message
-    if not heard.status and not heard.plans:
+    bag = Bag(folder)
+    parts = find_parts(bag.topics(), [camera.name for camera in cameras])
+    heard = hear(bag, parts, Clock(bag, [parts.topics[c.name] for c in cameras if c.name in parts.topics]))
+    if not heard.status and not heard.trajectory:
         raise NotADrive(
             f"{folder} holds neither /world/status nor /wamdiff2/output/trajectory: it is not the bag of a drive"
         )
-    record = _figures(heard)
+    record = record_of(heard)
     record.settings["bag_finished"] = bag.finished
-    record.snapshots = snapshots(bag, heard.plans, heard.boxes, heard.status, cameras, pictures)
+    record.snapshots = snapshots(bag, heard.trajectory, heard.boxes, heard.status, cameras, pictures)
+    bag.close()
     return record
 
 
@@ -95,13 +72,14 @@ def finish_drive(
     return summary
 
 
-def _figures(heard: Heard) -> DriveRecord:
+def record_of(heard: Heard) -> DriveRecord:
+    """What was said as a record, without pictures."""
     record = DriveRecord(
-        plans=[_plan(ns, heard) for ns in sorted(heard.plans)],
+        plans=[_plan(ns, heard) for ns in sorted(heard.trajectory)],
         boxes=[
-            BoxRecord(ns * 1e-9, boxes_of(heard.boxes[ns]), true_boxes(heard.truth[ns]))
+            BoxRecord(ns * 1e-9, boxes_of(heard.boxes[ns]), true_boxes(heard.true_boxes[ns]))
             for ns in sorted(heard.boxes)
-            if ns in heard.truth  # an answer that failed names no box, and misses those that were there
+            if ns in heard.true_boxes  # an answer that failed names no box, and misses those that were there
         ],
         answers=_answers(heard),
     )
@@ -138,43 +116,48 @@ def _stats(record: DriveRecord, stats: Sequence[Any]) -> None:
     record.parse_failures = record.failures.get(FailureKind.PARSE.value, 0)
     record.frames_dropped = _total(s.frames_dropped for s in stats)
     record.settings |= {
-        "block_size": int(newest.block_size),
-        "steps": int(newest.steps),
-        "threshold": round(float(newest.threshold), 4),
+        "block_size": newest.block_size,
+        "steps": newest.steps,
+        "threshold": None if newest.threshold is None else round(float(newest.threshold), 4),
         "rule": newest.rule,
         "checkpoint": newest.checkpoint,
         "kernels": newest.kernels,
         "device": newest.device,
-        "block_sizes_used": sorted({int(s.block_size) for s in stats}),
+        "block_sizes_used": sorted({int(s.block_size) for s in stats if s.block_size is not None}),
     }
 
 
-def _total(counts: Iterable[int]) -> int:
-    """Sum of a counter that starts anew with every start of the driver."""
+def _total(counts: Iterable[int | None]) -> int:
+    """Sum of a counter that starts anew with every start of the driver; 0 where it was not recorded."""
     total = before = 0
-    for count in map(int, counts):
+    for count in (int(count) for count in counts if count is not None):
         total += count - before if count >= before else count
         before = count
     return total
 
 
 def _plan(ns: int, heard: Heard) -> PlanRecord:
-    plan, stats = heard.plans[ns], heard.stats.get(ns)
+    plan, stats = heard.trajectory[ns], heard.stats.get(ns)
     return PlanRecord(
         stamp_s=ns * 1e-9,
         points=plan_points(plan),
         expert=expert_points(heard.status.get(ns)),
-        latency_ms=float(stats.total_ms) if stats else 0.0,
-        frame_age_ms=float(stats.frame_age_ms) if stats else 0.0,
-        forwards=int(stats.forwards) if stats else 0,
-        instruction=plan.instruction,
+        latency_ms=_cost(stats, "total_ms"),
+        frame_age_ms=_cost(stats, "frame_age_ms"),
+        forwards=None if stats is None or stats.forwards is None else int(stats.forwards),
+        instruction=plan.instruction or "",
         stamp_ns=ns,
     )
 
 
+def _cost(stats: Any, name: str) -> float | None:
+    value = getattr(stats, name, None)
+    return None if value is None else float(value)
+
+
 def expert_points(status: Any) -> np.ndarray | None:
     """The expert's points (8, 2) in a status message; None where it holds none."""
-    if status is None or not len(status.expert_x_m):
+    if status is None or not len(status.expert_x_m) == len(status.expert_y_m) == PLAN_POINTS:
         return None
     return np.column_stack([status.expert_x_m, status.expert_y_m])
 
@@ -196,9 +179,9 @@ def _answers(heard: Heard) -> list[AnswerRecord]:
     records = []
     for ns, question, truth in asked:
         limit = ns + int(QUESTION_S * 1e9)
-        fitting = [t for t, a in heard.answers.items() if ns <= t <= limit and a.question == question]
+        fitting = [t for t, a in heard.answer.items() if ns <= t <= limit and a.question == question]
         if fitting:
-            answer = heard.answers[min(fitting)]
+            answer = heard.answer[min(fitting)]
             text = answer.text if answer.status == STATUS_VALID else ""
             records.append(AnswerRecord(min(fitting) * 1e-9, question, text, truth, kind_of(question)))
     return records

@@ -1,110 +1,209 @@
-"""Scenes out of a bag: the same pictures, motion and instruction that a driver had, for planning once more."""
+"""Scenes out of a bag: the pictures, motion and instruction that a driver had at a moment, for planning once more."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from wamdiff2_core.errors import DataError
-from wamdiff2_core.scene import Scene
-from wamdiff2_ros.bag_messages import Bag, stamp_ns
+from wamdiff2_core.scene import PLAN_POINTS, PLAN_STEP_S, EgoState, Scene
+from wamdiff2_ros.bag_clock import Clock, Timeline
+from wamdiff2_ros.bag_messages import Bag
+from wamdiff2_ros.bag_topics import INPUTS, Parts
 from wamdiff2_ros.images import message_to_rgb
-from wamdiff2_ros.odometry import OdometryHistory, OdometrySample
+from wamdiff2_ros.odometry import KEEP_S, OdometryHistory, OdometrySample
 
-KEPT_GROUPS = 50  # moments whose pictures are not complete yet
-
-
-@dataclass
-class _Stream:
-    """What has been heard so far, in the order of recording."""
-
-    instruction: str = "follow the road"
-    question: str | None = None
-    odometry: OdometryHistory = field(default_factory=OdometryHistory)
-    groups: dict[int, dict[str, Any]] = field(default_factory=dict)
+ODOMETRY_MAX_AGE_S = 0.5
+DRIVEN_GAP_S = 0.5  # a longer hole in odometry is not bridged: where the car was inside it is not known
+INSTRUCTION = "follow the road"
+_NONE = Timeline(np.zeros(0, int), np.zeros(0, np.int64))
 
 
-def scenes(
-    folder: Path,
-    cameras: Sequence[str],
-    prefix: str = "/world",
-    stamps: Collection[int] | None = None,
-    period_s: float = 0.5,
-) -> Iterator[tuple[int, Scene]]:
-    """(stamp in ns, scene) in the order of recording, at these `stamps`; None: one each `period_s` seconds.
+@dataclass(frozen=True)
+class Moment:
+    """Pictures that belong together: message number of each camera, and `ns`, the time of the newest of them."""
 
-    DataError if the bag lacks the pictures of a camera or the odometry.
-    """
-    bag = Bag(folder)
-    topics = _topics(bag, cameras, prefix)
-    stream, last = _Stream(), -math.inf
-    for topic, message in bag.messages(topics):
-        kind = topics[topic]
-        if kind not in cameras:
-            _hear(stream, kind, message)
-            continue
-        ns = stamp_ns(message)
-        group = stream.groups.setdefault(ns, {})
-        group[kind] = message
-        if len(group) < len(cameras):
-            _forget(stream)
-            continue
-        del stream.groups[ns]
-        if ns in stamps if stamps is not None else ns * 1e-9 >= last + period_s:
-            last = ns * 1e-9
-            scene = _scene(stream, ns, group, cameras)
-            if scene is not None:
-                yield ns, scene
+    ns: int
+    rows: dict[str, int]
+    spread_ns: int  # between the oldest and the newest picture
+
+    @property
+    def last_row(self) -> int:
+        """The message with which the moment was complete."""
+        return max(self.rows.values())
 
 
-def _topics(bag: Bag, cameras: Sequence[str], prefix: str) -> dict[str, str]:
-    """What each topic of interest carries: the name of a camera, or odometry, instruction, question."""
-    present = bag.topics()
-    topics = {f"{prefix}/{name}": name for name in ("odometry", "instruction", "question")}
-    for camera in cameras:
-        both = [f"{prefix}/{camera}/image{end}" for end in ("/compressed", "")]
-        names = [name for name in both if name in present]
-        if not names:
-            pictures = ", ".join(sorted(name for name in present if "/image" in name)) or "no pictures"
-            raise DataError(f"{bag.path}: expected pictures on {both[1]}[/compressed]; it holds: {pictures}")
-        topics[names[0]] = camera
-    if f"{prefix}/odometry" not in present:
-        raise DataError(f"{bag.path}: expected odometry on {prefix}/odometry, and there is none")
-    return topics
+class Footage:
+    """The inputs of a bag. `skipped` counts, in words, the moments that gave no scene; `notes` what was assumed."""
+
+    def __init__(self, bag: Bag, parts: Parts, cameras: Sequence[str], tolerance_s: float = 0.05) -> None:
+        self.bag, self.parts, self.cameras = bag, parts, tuple(cameras)
+        self._tolerance_ns = round(tolerance_s * 1e9)
+        inputs = [parts.topics[part] for part in (*cameras, *INPUTS) if part in parts.topics]
+        self.clock = Clock(bag, inputs)
+        self.skipped: Counter[str] = Counter()
+        self.undecodable: Counter[str] = Counter()  # pictures by camera
+        self.lines = {part: self._line(part) for part in (*cameras, "odometry")}
+        self.odometry = self._odometry()
+        self._texts = {part: self._heard(part) for part in ("instruction", "question")}
+        self.notes = self._notes()
+
+    def moments(self, stamps: Iterable[int] | None = None, period_s: float = 0.5) -> list[Moment]:
+        """Moments with a picture of every camera: at these times, or one each `period_s` seconds; in order of time."""
+        lines = [self.lines[camera] for camera in self.cameras]
+        if any(not len(line.ns) for line in lines):
+            return []
+        if stamps is not None:
+            return [moment for ns in sorted(stamps) if (moment := self._moment(ns)) is not None]
+        found: list[Moment] = []
+        for ns in lines[0].ns:
+            if found and ns < found[-1].ns + period_s * 1e9:
+                continue
+            moment = self._moment(int(ns) + self._tolerance_ns // 2)  # the others may come a little later
+            if moment is not None and (not found or moment.ns > found[-1].ns):
+                found.append(moment)
+        return found
+
+    def scene(self, moment: Moment) -> Scene | None:
+        """What the driver saw; None, counted in `skipped`, if a picture cannot be decoded.
+
+        Without fresh odometry the motion is all zero: see `motion_known`.
+        """
+        images = {}
+        for camera in self.cameras:
+            message = self.bag.message(moment.rows[camera])
+            try:
+                if message is None:
+                    raise DataError("the message cannot be decoded")
+                images[camera] = message_to_rgb(message)
+            except DataError as error:
+                self.undecodable[camera] += 1
+                self.skipped[f"a picture of {camera} cannot be decoded"] += 1
+                note = f"{self.parts.topics[camera]}: {error}"
+                if note not in self.notes:
+                    self.notes.append(note)
+                return None
+        instruction = self._text("instruction", moment.last_row) or INSTRUCTION
+        ego = self._ego(moment) or EgoState()
+        return Scene(images, instruction, ego, self.question(moment), moment.ns * 1e-9)
+
+    def question(self, moment: Moment) -> str | None:
+        """The question that was open at the moment."""
+        return self._text("question", moment.last_row)
+
+    def motion_known(self, moment: Moment) -> bool:
+        """Whether there is odometry for a plan."""
+        return self._ego(moment) is not None
+
+    def driven(self, ns: int) -> np.ndarray | None:
+        """Where the car was 0.5 s to 4 s after `ns` (8, 2), in base_link as it stood then; None where not known."""
+        wanted = ns + np.round(np.arange(PLAN_POINTS + 1) * PLAN_STEP_S * 1e9).astype(np.int64)
+        times, poses = self.odometry
+        after = np.searchsorted(times, wanted)
+        exact = (after < len(times)) & (times[np.minimum(after, len(times) - 1)] == wanted) if len(times) else None
+        if exact is None or ((after == 0) & ~exact).any() or (after >= len(times)).any():
+            return None
+        before = np.where(exact, after, after - 1)
+        if (times[after] - times[before] > DRIVEN_GAP_S * 1e9).any():
+            return None
+        span = np.maximum(times[after] - times[before], 1)
+        share = ((wanted - times[before]) / span)[:, None]
+        at = poses[before, :2] + share * (poses[after, :2] - poses[before, :2])
+        yaw = poses[before[0], 2] + share[0, 0] * math.remainder(poses[after[0], 2] - poses[before[0], 2], math.tau)
+        ahead = at[1:] - at[0]
+        c, s = math.cos(yaw), math.sin(yaw)
+        return np.column_stack([ahead @ [c, s], ahead @ [-s, c]])
+
+    def span_ns(self) -> tuple[int, int]:
+        """First and last time of any picture or odometry; (0, 0) if there is none."""
+        lines = [line.ns for line in self.lines.values() if len(line.ns)]
+        return (min(int(ns[0]) for ns in lines), max(int(ns[-1]) for ns in lines)) if lines else (0, 0)
+
+    def _line(self, part: str) -> Timeline:
+        topic = self.parts.get(part)
+        return self.clock.timeline(topic) if topic is not None else _NONE
+
+    def _moment(self, ns: int) -> Moment | None:
+        """The newest picture of each camera up to `ns`, not older than the tolerance."""
+        rows, times = {}, []
+        for camera in self.cameras:
+            line = self.lines[camera]
+            k = int(np.searchsorted(line.ns, ns, "right")) - 1
+            if k < 0 or ns - line.ns[k] > self._tolerance_ns:
+                self.skipped[f"no picture of {camera} at the time of the others"] += 1
+                return None
+            rows[camera] = int(line.rows[k])
+            times.append(int(line.ns[k]))
+        return Moment(max(times), rows, max(times) - min(times))
+
+    def _odometry(self) -> tuple[np.ndarray, np.ndarray]:
+        """Times (N,) in ns and poses with motion (N, 6): x, y, yaw, vx, vy, yaw rate; only finite ones."""
+        line = self.lines["odometry"]
+        times, values, rows = [], [], []
+        for row, ns in zip(line.rows, line.ns):
+            message = self.bag.message(row)
+            value = None if message is None else odometry_values(message)
+            if value is not None:
+                times.append(ns)
+                values.append(value)
+                rows.append(row)
+        self._odometry_rows = np.array(rows, int)
+        return np.array(times, np.int64), np.array(values, float).reshape(-1, 6)
+
+    def _ego(self, moment: Moment) -> EgoState | None:
+        """Motion at the moment from what had been recorded by then; None without fresh odometry."""
+        times, values = self.odometry
+        first, last = np.searchsorted(times, [moment.ns - KEEP_S * 1e9, moment.ns + ODOMETRY_MAX_AGE_S * 1e9])
+        near = [k for k in range(first, last) if self._odometry_rows[k] <= moment.last_row]
+        if not near or abs(times[near[-1]] - moment.ns) > ODOMETRY_MAX_AGE_S * 1e9:
+            return None
+        history = OdometryHistory()
+        for k in near:
+            x, y, yaw, vx, vy, rate = (float(v) for v in values[k])
+            history.add(OdometrySample(times[k] * 1e-9, x, y, yaw, (vx, vy), rate))
+        return history.ego_state(moment.ns * 1e-9)
+
+    def _heard(self, part: str) -> tuple[np.ndarray, list[str]]:
+        topic = self.parts.get(part)
+        rows = self.bag.rows([topic]) if topic is not None else np.zeros(0, int)
+        heard = [(row, message.data) for row in rows if (message := self.bag.message(row)) is not None]
+        return np.array([row for row, _ in heard], int), [text for _, text in heard]
+
+    def _text(self, part: str, row: int) -> str | None:
+        """The last text before message number `row`; None if there is none, or an empty one."""
+        rows, texts = self._texts[part]
+        k = int(np.searchsorted(rows, row, "right")) - 1
+        return texts[k].strip() or None if k >= 0 else None
+
+    def _notes(self) -> list[str]:
+        told = list(self.parts.guessed)
+        for part, line in self.lines.items():
+            topic = self.parts.get(part)
+            if line.zero:
+                told.append(f"{topic}: {line.zero} of {len(line.ns)} stamps are zero: the time of recording is used")
+            if line.same:
+                told.append(f"{topic}: {line.same} messages have the time of the one before")
+            if line.back:
+                told.append(f"{topic}: stamps go back {line.back} times")
+            if topic is not None and not len(line.ns):
+                told.append(f"{topic}: the bag holds no message of it")
+        if len(self.clock.jumps):
+            told.append(f"time goes back {len(self.clock.jumps)} times: what follows is taken as another drive")
+        lost = len(self.lines["odometry"].ns) - len(self.odometry[0])
+        if lost:
+            told.append(f"{self.parts.get('odometry')}: {lost} messages are not finite or cannot be decoded")
+        return told
 
 
-def _hear(stream: _Stream, kind: str, message: Any) -> None:
-    if kind == "odometry":
-        stream.odometry.add(_sample(message))
-    elif kind == "instruction":
-        stream.instruction = message.data
-    else:
-        stream.question = message.data or None
-
-
-def _sample(message: Any) -> OdometrySample:
-    """nav_msgs/Odometry as rosbags reads it. (`conversions` wants the message classes of a ROS installation.)"""
+def odometry_values(message: Any) -> tuple[float, ...] | None:
+    """x, y, yaw, vx, vy, yaw rate of a nav_msgs/Odometry as rosbags reads it; None if they are not all finite."""
     pose, twist = message.pose.pose, message.twist.twist
     q = pose.orientation
     yaw = math.atan2(2.0 * (q.w * q.z + q.x * q.y), 1.0 - 2.0 * (q.y * q.y + q.z * q.z))
-    velocity = (float(twist.linear.x), float(twist.linear.y))
-    return OdometrySample(stamp_ns(message) * 1e-9, pose.position.x, pose.position.y, yaw, velocity, twist.angular.z)
-
-
-def _scene(stream: _Stream, ns: int, group: Mapping[str, Any], cameras: Sequence[str]) -> Scene | None:
-    """None before the first odometry."""
-    ego = stream.odometry.ego_state(ns * 1e-9)
-    if ego is None:
-        return None
-    images: dict[str, np.ndarray] = {name: message_to_rgb(group[name]) for name in cameras}
-    return Scene(images, stream.instruction, ego, stream.question, ns * 1e-9)
-
-
-def _forget(stream: _Stream) -> None:
-    while len(stream.groups) > KEPT_GROUPS:
-        del stream.groups[min(stream.groups)]
+    numbers = (pose.position.x, pose.position.y, yaw, twist.linear.x, twist.linear.y, twist.angular.z)
+    return tuple(float(v) for v in numbers) if all(math.isfinite(v) for v in numbers) else None

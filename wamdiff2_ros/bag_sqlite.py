@@ -90,7 +90,7 @@ class SqliteFile:
             try:
                 for key, topic, log_ns, head in self._base.execute(HEAD, (last + skip,)):
                     last, skip = key, 0
-                    self._row(key, numbers.get(topic), int(log_ns), bytes(head or b""))
+                    self._row(key, numbers.get(topic), log_ns, bytes(head or b""))
                 break
             except sqlite3.DatabaseError as error:
                 damage = damage or f"{self.path.name}: damaged behind message {last}: {error}"
@@ -99,7 +99,11 @@ class SqliteFile:
             self.index.problems.append(damage)
             self.index.complete = False
 
-    def _row(self, key: int, topic: int | None, log_ns: int, head: bytes) -> None:
+    def _row(self, key: int, topic: int | None, log_ns: int | None, head: bytes) -> None:
+        if log_ns is None:  # SQLite reads zeros where the file is cut
+            self.index.problems.append(f"{self.path.name}: message {key} is cut off")
+            self.index.complete = False
+            return
         if topic is None:
             self.index.problems.append(f"{self.path.name}: message {key} is of a topic that is not in the list")
             return

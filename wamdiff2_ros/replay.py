@@ -1,12 +1,11 @@
-"""A bag's frames planned once more, with other settings or another checkpoint, compared with the recorded plans."""
+"""A bag's frames planned once more, with other settings or another checkpoint: in order, as fast as it goes."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -14,143 +13,210 @@ from rich.progress import Progress
 
 from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.driver import Driver
-from wamdiff2_core.errors import DataError
-from wamdiff2_core.evaluate.machine import machine
-from wamdiff2_core.evaluate.record import DriveRecord, PlanRecord, Snapshot
-from wamdiff2_core.evaluate.report import write_report
-from wamdiff2_core.evaluate.summary import summarise, write_json
-from wamdiff2_core.evaluate.tables import cells, waypoint_cells
-from wamdiff2_core.evaluate.waypoints import WaypointErrors, waypoint_errors
-from wamdiff2_core.overlay import EXPERT_COLOUR, draw_path, overlay
-from wamdiff2_core.scene import Camera, Failure, Scene
-from wamdiff2_ros.bag_scenes import scenes
+from wamdiff2_core.scene import Answer, Box, Cost, Detections, Failure, Plan, Scene
+from wamdiff2_ros.bag_heard import Heard
+from wamdiff2_ros.bag_messages import BOXES_UNKNOWN, STATUS_VALID, boxes_of, plan_points
+from wamdiff2_ros.bag_reader import QUESTION_S, expert_points, true_boxes
+from wamdiff2_ros.bag_scenes import Footage, Moment
 
-PICTURES = 12
-NOTE = (
-    "Plans made once more from the pictures of a bag (green; thin and amber: the recorded ones). Nothing was driven: "
-    "the car went where the recorded plans took it."
-)
-PAST = ("checkpoint", "block_size", "steps", "threshold", "map", "seed")
+NEAR_NS = 50_000_000  # messages this close in time are about the same moment
+PERIOD_S = 0.5  # between frames of a bag that holds no plans
+TASKS = ("plan", "detect", "ask")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A moment of the bag and what is known about it: what was driven, planned, seen and answered then, and the truth.
+
+    Points (8, 2) in base_link at `ns`; None: not known.
+    """
+
+    ns: int
+    instruction: str
+    question: str | None
+    speed_mps: float | None
+    spread_ms: float
+    driven: np.ndarray | None
+    planned: np.ndarray | None
+    expert: np.ndarray | None
+    boxes: tuple[Box, ...] | None
+    true_boxes: tuple[Box, ...] | None
+    answer: str | None
+    true_answer: str | None
 
 
 @dataclass(frozen=True)
 class Made:
-    """One plan made again, with what it took by stage (ms); `failure`: the kind, where there is no plan."""
+    """What was made of a frame with one block size. Failures: the kind, and the message; None where there is none."""
 
+    ns: int
     block_size: int
-    plan: PlanRecord
-    failure: str | None
-    stages: tuple[float, float, float]
+    points: np.ndarray | None = None
+    boxes: tuple[Box, ...] | None = None
+    answer: str | None = None
+    failures: dict[str, str] = field(default_factory=dict)  # kind by task
+    said: dict[str, str] = field(default_factory=dict)  # why, by task
+    cost: Cost = field(default_factory=Cost)  # of the plan
+    age_ms: float | None = None  # of the pictures when the plan was published; live only
+
+
+@dataclass
+class Replay:
+    """`pictures`: by time, the pictures by camera of the frames that are shown. `notes`: what was assumed."""
+
+    frames: list[Frame] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
+    pictures: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def choose_moments(footage: Footage, heard: Heard, most: int) -> tuple[list[Moment], list[str]]:
+    """Moments to plan again: those of the recorded plans, spread over the bag if there are more than `most` (0: all).
+
+    Where the bag holds no plans, or none whose pictures are there: one every half second. Said in the notes.
+    """
+    asked = heard.asked()
+    moments = footage.moments(_spread(asked, most)) if asked else []
+    if moments:
+        return moments, []
+    found = _spread(footage.moments(period_s=PERIOD_S), most)
+    why = "none of the recorded plans has its pictures in the bag" if asked else "the bag holds no plans"
+    return found, [f"{why}: a frame every {PERIOD_S} s is planned"] if found else []
+
+
+def wanted_tasks(text: str, footage: Footage, heard: Heard) -> tuple[str, ...]:
+    """Tasks of a list like plan,detect; "auto": the plan, and what the bag holds something to compare with."""
+    if text != "auto":
+        return tuple(task for task in TASKS if task in text.split(","))
+    boxes = bool(heard.true_boxes or heard.boxes)
+    asked = bool(heard.answer) or footage.parts.get("question") is not None
+    return ("plan", *(["detect"] if boxes else []), *(["ask"] if asked else []))
 
 
 def replan(
-    driver: Driver, bag: Path, recorded: DriveRecord, settings: Sequence[DecodingConfig], prefix: str, frames: int,
-    cameras: Sequence[Camera], console: Console,
-) -> tuple[list[Made], list[Snapshot]]:  # fmt: skip
-    """Plan for each set of settings from the pictures of at most `frames` (0: all) recorded plans, or twice a second
-    where the bag holds no plans. Returns the plans and moments to look at (the last settings' plans).
-    """
-    before = {plan.stamp_ns: plan for plan in recorded.plans}
-    stamps = _spread(sorted(before), frames)
-    every = max(1, (len(stamps) or PICTURES) // PICTURES)
-    made: list[Made] = []
-    shown: list[Snapshot] = []
-    first = True
+    driver: Driver, footage: Footage, heard: Heard, settings: Sequence[DecodingConfig], tasks: Collection[str],
+    moments: Sequence[Moment], pictures: int, console: Console,
+) -> Replay:  # fmt: skip
+    """Answer every moment for each set of settings. Pictures are decoded once, while the frame before is answered."""
+    replay = Replay()
+    shown = {moment.ns for moment in _spread(list(moments), pictures)} if pictures else set()
+    truths = true_answers(heard, footage, moments)
+    warm = False
     with Progress(console=console) as progress:
-        bar = progress.add_task("frames", total=len(stamps) or frames or None)
-        for count, (ns, scene) in enumerate(scenes(bag, driver.cameras, prefix, set(stamps) if stamps else None)):
-            if not stamps and frames and count >= frames:
-                break
+        bar = progress.add_task("frames", total=len(moments) or None)
+        for moment, scene in _ahead(footage, moments):
+            progress.advance(bar)
+            if scene is None:
+                continue
+            moving = footage.motion_known(moment)
+            replay.frames.append(frame_of(footage, heard, moment, scene, moving, truths.get(moment.ns)))
             for config in settings:
                 driver.decoding = config
-                if first:
-                    driver.plan(scene)  # the first call allocates: not measured
-                    first = False
-                made.append(_plan_again(driver, scene, ns, before.get(ns)))
-            if count % every == 0 and len(shown) < PICTURES:
-                shown.append(_snapshot(scene, made[-1], before.get(ns), cameras))
-            progress.advance(bar)
-    if not made:
-        raise DataError(f"{bag}: none of the {len(stamps)} plans has its pictures in the bag; was it recorded without?")
-    return made, shown
+                if not warm:
+                    driver.answer(scene, ("plan",))  # the first call allocates: not measured
+                    warm = True
+                replay.made.append(_answer(driver, scene, moment.ns, tasks, moving))
+            if moment.ns in shown:
+                replay.pictures[moment.ns] = scene.images
+    return replay
 
 
-def _spread(stamps: list[int], most: int) -> list[int]:
-    if not most or len(stamps) <= most:
-        return stamps
-    return [stamps[k] for k in np.linspace(0, len(stamps) - 1, most).round().astype(int)]
+def frame_of(
+    footage: Footage, heard: Heard, moment: Moment, scene: Scene, moving: bool, truth: str | None
+) -> Frame:  # fmt: skip
+    """The moment with everything that the bag tells about it."""
+    ns = moment.ns
+    boxes, right = near(heard.boxes, ns), near(heard.true_boxes, ns)
+    known = boxes is not None and boxes.status != BOXES_UNKNOWN
+    return Frame(
+        ns,
+        scene.instruction,
+        scene.question,
+        scene.ego.speed if moving else None,
+        moment.spread_ns * 1e-6,
+        footage.driven(ns),
+        plan_points(near(heard.trajectory, ns)),
+        expert_points(near(heard.status, ns)),
+        boxes_of(boxes) if known else None,
+        true_boxes(right) if right is not None else None,
+        _recorded_answer(heard, ns, scene.question),
+        truth,
+    )
 
 
-def _plan_again(driver: Driver, scene: Scene, ns: int, before: PlanRecord | None) -> Made:
-    result = driver.plan(scene)
-    points, failure = (None, result.kind.value) if isinstance(result, Failure) else (result.points, None)
-    cost, expert = result.cost, before.expert if before else None
-    times = (cost.total_ms, cost.total_ms)
-    plan = PlanRecord(scene.stamp_s, points, expert, *times, cost.forwards, scene.instruction, ns)
-    return Made(driver.decoding.block_size, plan, failure, (cost.vision_ms, cost.prefill_ms, cost.decode_ms))
+def true_answers(heard: Heard, footage: Footage, moments: Sequence[Moment]) -> dict[int, str]:
+    """Right answers by time of the first moment after each question, while the question is about that moment."""
+    times = np.array([moment.ns for moment in moments], np.int64)
+    found = {}
+    for ns, status in sorted(heard.status.items()):
+        k = int(np.searchsorted(times, ns))
+        if status.question and status.true_answer and k < len(times) and times[k] - ns <= QUESTION_S * 1e9:
+            if footage.question(moments[k]) == status.question.strip():
+                found[int(times[k])] = str(status.true_answer)
+    return found
 
 
-def _snapshot(scene: Scene, made: Made, before: PlanRecord | None, cameras: Sequence[Camera]) -> Snapshot:
-    """Pictures with the new plan (green) and the recorded one (amber)."""
-    drawn = {}
-    for camera in sorted(cameras, key=lambda camera: -camera.yaw):
-        if camera.name in scene.images:
-            picture = scene.images[camera.name]
-            fitting = replace(camera, width=picture.shape[1], height=picture.shape[0])
-            drawn[camera.name] = overlay(picture, fitting, made.plan.points)
-            if before is not None and before.points is not None:
-                draw_path(drawn[camera.name], before.points, fitting, EXPERT_COLOUR, 0.25)
-    caption = f"{scene.stamp_s:.1f} s, {scene.instruction}, {scene.ego.speed * 3.6:.0f} km/h"
-    return Snapshot(scene.stamp_s, drawn, caption)
+def near(messages: dict[int, Any], ns: int) -> Any:
+    """The message of this time, or the nearest one within 50 ms; None if there is none."""
+    if ns in messages:
+        return messages[ns]
+    fitting = [t for t in messages if abs(t - ns) <= NEAR_NS]
+    return messages[min(fitting, key=lambda t: abs(t - ns))] if fitting else None
 
 
-def report(made: Sequence[Made], recorded: DriveRecord, settings: dict[str, object]) -> dict[str, Any]:
-    """What was compared, on what machine, and figures for each block size."""
-    before = {plan.stamp_ns: plan for plan in recorded.plans}
-    results = []
-    for size in sorted({one.block_size for one in made}):
-        group = [one for one in made if one.block_size == size]
-        results.append({"block_size": size, **_figures(group, before)})
-    was = {name: recorded.settings.get(name) for name in PAST}
-    head = {"what": "replay", "settings": settings, "recorded": was, "machine": machine(str(settings["device"]))}
-    return head | {"results": results}
+def _recorded_answer(heard: Heard, ns: int, question: str | None) -> str | None:
+    """The first answer to the question that was asked at that time."""
+    limit = ns + int(QUESTION_S * 1e9)
+    fitting = [t for t, a in heard.answer.items() if ns <= t <= limit and a.question.strip() == question]
+    answer = heard.answer[min(fitting)] if fitting else None
+    return answer.text if answer is not None and answer.status == STATUS_VALID else None
 
 
-def _figures(group: Sequence[Made], before: dict[int, PlanRecord]) -> dict[str, object]:
-    def against(pairs: list[tuple[np.ndarray, np.ndarray]]) -> WaypointErrors:
-        return waypoint_errors(np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]))
-
-    good = [(one.plan.points, one.plan) for one in group if one.plan.points is not None]
-    old = [(points, before.get(plan.stamp_ns)) for points, plan in good]
-    expert = against([(points, plan.expert) for points, plan in good if plan.expert is not None])
-    same = against([(points, plan.points) for points, plan in old if plan is not None and plan.points is not None])
-    stages = np.median([one.stages for one in group], axis=0)
-    return {
-        "frames": len(group),
-        "failures": dict(Counter(one.failure for one in group if one.failure)),
-        "failed_plans_share": 1.0 - len(good) / len(group),
-        "ade_m": expert.ade_m if expert.count else None,
-        "fde_m": expert.fde_m if expert.count else None,
-        "per_waypoint_m": list(expert.per_waypoint_m) if expert.count else None,
-        "ade_to_recorded_m": same.ade_m if same.count else None,
-        "compared_with_recorded": same.count,
-        "forwards_per_plan": float(np.mean([one.plan.forwards for one in group])),
-        **{f"plan_{name}_ms": float(value) for name, value in zip(("vision", "prefill", "decode"), stages)},
-        "plan_total_ms": float(np.median([one.plan.latency_ms for one in group])),
-    }
+def _answer(driver: Driver, scene: Scene, ns: int, tasks: Collection[str], moving: bool) -> Made:
+    """The plan on its own, as the node decodes it, so that its cost is the plan's; then the rest in one batch."""
+    size = driver.decoding.block_size
+    rest = tuple(task for task in ("detect", "ask") if task in tasks and (task != "ask" or scene.question))
+    results: dict[str, Any] = {}
+    if "plan" in tasks and moving:
+        results["plan"] = driver.plan(scene)
+    if rest:
+        results |= driver.answer(scene, rest)
+    made = made_of(ns, size, results)
+    if "plan" in tasks and not moving:
+        made.failures["plan"], made.said["plan"] = "input", "no fresh odometry: a plan would be a guess"
+    return made
 
 
-def write(
-    out: Path, report: dict[str, Any], made: Sequence[Made], recorded: DriveRecord, shown: list[Snapshot], size: int
-) -> None:
-    """Write out/replay.json and out/report.html; the page shows the plans of block size `size`."""
-    write_json(out / "replay.json", report)
-    settings = {**recorded.settings, **report["settings"], "block_size": size, "commit": report["machine"]["commit"]}
-    again = DriveRecord(
-        settings, recorded.score, recorded.track, recorded.route, recorded.lanes,
-        [one.plan for one in made if one.block_size == size], snapshots=shown,
-    )  # fmt: skip
-    tables = {"Plans made again, by block size": cells(report)}
-    if waypoints := waypoint_cells(report):
-        tables["Distance to the expert's plan"] = waypoints
-    write_report(out / "report.html", again, summarise(again), f"wamdiff2 replay, block size {size}", tables, NOTE)
+def made_of(ns: int, size: int, results: dict[str, Any]) -> Made:
+    """Typed results by task as one record."""
+    plan, boxes, answer = (results.get(task) for task in TASKS)
+    failed = {task: result for task, result in results.items() if isinstance(result, Failure)}
+    return Made(
+        ns,
+        size,
+        plan.points if isinstance(plan, Plan) else None,
+        boxes.boxes if isinstance(boxes, Detections) else None,
+        answer.text if isinstance(answer, Answer) else None,
+        {task: failure.kind.value for task, failure in failed.items()},
+        {task: failure.message for task, failure in failed.items()},
+        plan.cost if plan is not None else Cost(),
+    )
+
+
+def _ahead(footage: Footage, moments: Sequence[Moment]) -> Iterator[tuple[Moment, Scene | None]]:
+    """Scenes in order, the next one read and decoded by another thread meanwhile."""
+    with ThreadPoolExecutor(1, "pictures") as pool:
+        waiting = [pool.submit(footage.scene, moment) for moment in moments[:1]]
+        for k, moment in enumerate(moments):
+            now = waiting.pop()
+            scene = now.result()
+            if k + 1 < len(moments):
+                waiting.append(pool.submit(footage.scene, moments[k + 1]))
+            yield moment, scene
+
+
+def _spread(values: list[T], most: int) -> list[T]:
+    if not most or len(values) <= most:
+        return values
+    return [values[k] for k in np.linspace(0, len(values) - 1, most).round().astype(int)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cv2
@@ -57,10 +57,23 @@ def waypoint_curve(per_waypoint_m: Sequence[float | None]) -> str:
     return _uri(figure)
 
 
+def waypoint_curves(curves: Mapping[str, Sequence[float]]) -> str:
+    """Mean distance to what was driven over the horizon, a line for each name."""
+    figure, axes = _figure(7.2, 3.4)
+    for name, values in curves.items():
+        axes.plot([PLAN_STEP_S * (k + 1) for k in range(len(values))], values, "o-", label=name)
+    if curves:
+        axes.legend(frameon=False)
+    axes.set_xlabel("seconds ahead")
+    axes.set_ylabel("mean L2 to what was driven in m")
+    axes.set_ylim(bottom=0)
+    return _uri(figure)
+
+
 def latency_histogram(record: DriveRecord) -> str:
     """Latency of every plan, with the median."""
     figure, axes = _figure(4.7, 3.2)
-    values = [p.latency_ms for p in record.plans]
+    values = [p.latency_ms for p in record.plans if p.latency_ms is not None]
     if values:
         axes.hist(values, bins=min(40, max(8, len(values) // 6)), color=BLUE, edgecolor="white")
         axes.axvline(float(np.median(values)), color=ORANGE, label=f"median {np.median(values):.0f} ms")

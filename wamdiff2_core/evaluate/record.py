@@ -13,15 +13,16 @@ from wamdiff2_core.scene import Box
 class PlanRecord:
     """One published plan beside what the expert would have done at the same moment.
 
-    `points` (8, 2) in the ego frame at `stamp_s`, None where the plan was withheld; `expert` likewise.
+    `points` (8, 2) in the ego frame at `stamp_s`, None where the plan was withheld; `expert` likewise. A cost that is
+    not known is None.
     """
 
     stamp_s: float
     points: np.ndarray | None
     expert: np.ndarray | None = None
-    latency_ms: float = 0.0
-    frame_age_ms: float = 0.0
-    forwards: int = 0
+    latency_ms: float | None = None
+    frame_age_ms: float | None = None
+    forwards: int | None = None
     instruction: str = ""
     stamp_ns: int = 0  # exact, for matching: seconds since 1970 as a float do not hold nanoseconds
 

@@ -40,7 +40,7 @@ def write_report(
         note=note,
         tables=[{"title": name, "cells": cells} for name, cells in (tables or {}).items()],
         tiles=_tiles(summary),
-        rows=[(key, _show(value)) for key, value in summary.items()],
+        rows=[(key, show(value)) for key, value in summary.items()],
         route_map=plots.route_map(record),
         speed_curve=plots.speed_curve(record),
         waypoint_curve=plots.waypoint_curve(per_waypoint if isinstance(per_waypoint, list) else []),
@@ -71,25 +71,25 @@ def _tiles(summary: dict[str, object]) -> list[tuple[str, str]]:
     latency = summary.get("plan_latency_ms")
     median = latency.get("p50") if isinstance(latency, dict) else None
     return [
-        ("route completed", _show(summary.get("route_completion"), "{:.0%}")),
-        ("distance", _show(summary.get("distance_m"), "{:.0f} m")),
-        ("collisions", _show(summary.get("collisions"))),
-        ("red lights run", _show(summary.get("red_lights"))),
-        ("plans per second", _show(summary.get("plan_hz"), "{:.1f}")),
-        ("latency, median", _show(median, "{:.0f} ms")),
-        ("distance to expert", _show(summary.get("ade_to_expert_m"), "{:.2f} m")),
-        ("block size", _show(summary.get("block_size"))),
+        ("route completed", show(summary.get("route_completion"), "{:.0%}")),
+        ("distance", show(summary.get("distance_m"), "{:.0f} m")),
+        ("collisions", show(summary.get("collisions"))),
+        ("red lights run", show(summary.get("red_lights"))),
+        ("plans per second", show(summary.get("plan_hz"), "{:.1f}")),
+        ("latency, median", show(median, "{:.0f} ms")),
+        ("distance to expert", show(summary.get("ade_to_expert_m"), "{:.2f} m")),
+        ("block size", show(summary.get("block_size"))),
     ]
 
 
-def _show(value: object, form: str = "{:.3g}") -> str:
+def show(value: object, form: str = "{:.3g}") -> str:
     """A figure as text: `form` applies to floats; lists and dicts show their members."""
     if value is None:
         return "not known"
     if isinstance(value, float):
         return form.format(value)
     if isinstance(value, list):
-        return ", ".join(_show(v, form) for v in value)
+        return ", ".join(show(v, form) for v in value)
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_show(v, form)}" for key, v in value.items())
+        return ", ".join(f"{key} {show(v, form)}" for key, v in value.items())
     return str(value)

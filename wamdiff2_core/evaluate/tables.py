@@ -47,11 +47,20 @@ BENCH = (
 )
 REPLAY = (
     ("frames", "frames", "{:d}"),
-    ("ADE to the expert m", "ade_m", "{:.2f}"),
-    ("FDE to the expert m", "fde_m", "{:.2f}"),
+    ("ADE to what was driven m", "ade_m", "{:.2f}"),
+    ("FDE to what was driven m", "fde_m", "{:.2f}"),
+    ("frames compared with it", "compared_with_driven", "{:d}"),
     ("ADE to the recorded plan m", "ade_to_recorded_m", "{:.2f}"),
+    ("FDE to the recorded plan m", "fde_to_recorded_m", "{:.2f}"),
+    ("ADE to the expert m", "ade_to_expert_m", "{:.2f}"),
+    ("FDE to the expert m", "fde_to_expert_m", "{:.2f}"),
+    ("mAP50", "map50", "{:.3f}"),
+    ("right answers", "answers_correct", "{:.1%}"),
+    ("answers as recorded", "answers_as_recorded_share", "{:.1%}"),
     ("failed plans", "failed_plans_share", "{:.2%}"),
     *FRAMES[-5:],
+    ("plan ms, 99 %", "plan_total_p99_ms", "{:.0f}"),
+    ("age of pictures ms", "frame_age_ms", "{:.0f}"),
 )
 COLUMNS = {"frames": FRAMES, "drive": DRIVE, "bench": BENCH, "replay": REPLAY}
 WHAT = {
@@ -91,7 +100,8 @@ def waypoint_cells(report: Mapping[str, Any]) -> Cells:
         return []
     curves = [row["per_waypoint_m"] for row in results]
     rows = [[f"{0.5 * (k + 1):.1f} s", *(f"{v:.2f}" for v in values)] for k, values in enumerate(zip(*curves))]
-    return [_heading(results, "distance to expert, m"), *rows]
+    reference = "what was driven" if report["what"] == "replay" else "expert"
+    return [_heading(results, f"distance to {reference}, m"), *rows]
 
 
 def kind_cells(report: Mapping[str, Any]) -> Cells:
