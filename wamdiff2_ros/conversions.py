@@ -55,6 +55,13 @@ def stamp_seconds(stamp: Any) -> float:
     return stamp.sec + stamp.nanosec * 1e-9
 
 
+def later(stamp: Stamp, seconds: float) -> Time:
+    """A stamp moved on by seconds >= 0, to the nanosecond."""
+    start = time_message(stamp)
+    nanoseconds = start.sec * 1_000_000_000 + start.nanosec + round(seconds * 1e9)
+    return Time(sec=nanoseconds // 1_000_000_000, nanosec=nanoseconds % 1_000_000_000)
+
+
 def header(stamp: Stamp, frame_id: str) -> Header:
     return Header(stamp=time_message(stamp), frame_id=frame_id)
 
@@ -102,9 +109,35 @@ def odometry_message(sample: OdometrySample, z: float = 0.0) -> Odometry:
     return message
 
 
-def trajectory_message(plan: Plan, smooth: SmoothTrajectory, stamp: Stamp, instruction: str) -> Trajectory:
-    """A valid plan: its raw points, and the smooth trajectory made of them."""
-    points = [
+def trajectory_message(
+    plan: Plan,
+    smooth: SmoothTrajectory,
+    stamp: Stamp,
+    instruction: str,
+    contradictions: Sequence[str] = (),
+    compensated_s: float = 0.0,
+) -> Trajectory:
+    """A valid plan for the images of `stamp`: its raw points, and the smooth trajectory made of them.
+
+    `compensated_s`: the smooth trajectory was moved on by so many seconds, and is in base_link as it stood then.
+    """
+    return Trajectory(
+        header=header(later(stamp, compensated_s), BASE_FRAME),
+        images_stamp=time_message(stamp),
+        points=trajectory_points(smooth),
+        compensated_s=float(compensated_s),
+        raw_x_m=[float(x) for x in plan.points[:, 0]],
+        raw_y_m=[float(y) for y in plan.points[:, 1]],
+        confidence=[float(c) for c in plan.confidence],
+        status=Trajectory.STATUS_VALID,
+        contradictions=list(contradictions),
+        instruction=instruction,
+        text=plan.text[:TEXT_LIMIT],
+    )
+
+
+def trajectory_points(smooth: SmoothTrajectory) -> list[TrajectoryPoint]:
+    return [
         TrajectoryPoint(
             time_from_start_s=float(smooth.time_s[k]),
             x_m=float(smooth.x_m[k]),
@@ -116,22 +149,16 @@ def trajectory_message(plan: Plan, smooth: SmoothTrajectory, stamp: Stamp, instr
         )
         for k in range(len(smooth.time_s))
     ]
-    return Trajectory(
-        header=header(stamp, BASE_FRAME),
-        points=points,
-        raw_x_m=[float(x) for x in plan.points[:, 0]],
-        raw_y_m=[float(y) for y in plan.points[:, 1]],
-        confidence=[float(c) for c in plan.confidence],
-        status=Trajectory.STATUS_VALID,
-        instruction=instruction,
-        text=plan.text[:TEXT_LIMIT],
-    )
 
 
-def failed_trajectory(failure: Failure, stamp: Stamp, instruction: str) -> Trajectory:
+def failed_trajectory(
+    failure: Failure, stamp: Stamp, instruction: str, contradictions: Sequence[str] = ()
+) -> Trajectory:
     """No plan, and why: nothing that could be driven."""
     return Trajectory(
         header=header(stamp, BASE_FRAME),
+        images_stamp=time_message(stamp),
+        contradictions=list(contradictions),
         status=PLAN_STATUS[failure.kind],
         instruction=instruction,
         text=(failure.text or failure.message)[:TEXT_LIMIT],

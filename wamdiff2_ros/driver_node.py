@@ -20,7 +20,7 @@ from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
 from wamdiff2_core.errors import ConfigError, Wamdiff2Error
-from wamdiff2_ros import settings_report
+from wamdiff2_ros import settings_report, twins
 from wamdiff2_ros.connections import outputs_connection
 from wamdiff2_ros.deadline_mode import DeadlineMode
 from wamdiff2_ros.driver_outputs import Outputs
@@ -39,6 +39,7 @@ from wamdiff2_ros.loading import (
 from wamdiff2_ros.parameters import Settings
 from wamdiff2_ros.process import NodeFailed, run_node
 from wamdiff2_ros.qos import OUTPUT
+from wamdiff2_ros.watchdog import PlanWatch
 from wamdiff2_ros.worker import Outcome, Worker
 
 WATCHDOG_S = 0.25
@@ -75,6 +76,7 @@ class DriverNode(LifecycleNode):
         self._driver: Any = None
         self._deadline = DeadlineMode()
         self._worker: Worker | None = None
+        self._plan_watch: PlanWatch | None = None
         self._listener: Listener | None = None
         self._outputs: Outputs | None = None
         self._diagnostics: Any = None
@@ -118,6 +120,7 @@ class DriverNode(LifecycleNode):
         self.get_logger().info(f"parameters: {settings_report.one_line(self._parameters_live.in_force())}")
         try:
             camera = first_camera(settings)
+            twins.packages(settings)
             self._driver = in_background(partial(self._load, settings), self._ending)
         except Wamdiff2Error as error:
             self.get_logger().error(f"configure: {error}")
@@ -126,7 +129,7 @@ class DriverNode(LifecycleNode):
         except Interrupted as left:
             self._left_behind.append(left.thread.is_alive)
             return FAILURE
-        self._outputs = Outputs(self, self._health, camera, self._about(settings))
+        self._outputs = Outputs(self, self._health, camera, self._about(settings), settings, self._now_s)
         self._diagnostics = self.create_lifecycle_publisher(DiagnosticArray, "/diagnostics", OUTPUT)
         self._listener = Listener(
             self, lambda: self.settings, optional_cameras(self._driver, settings), self._asked_anew
@@ -163,8 +166,13 @@ class DriverNode(LifecycleNode):
             self._publish,
             self._deadline,
         )
+        self._outputs.odometry = listener.inputs.odometry
+        self._plan_watch = PlanWatch(
+            lambda: self.settings, self._outputs, listener.inputs, self._now_s, self.context.ok
+        )
         result = super().on_activate(state)
         self._worker.start()
+        self._plan_watch.dog.start()
         self._timers_made = [
             self.create_timer(WATCHDOG_S, self._watch, clock=self._steady),
             self.create_timer(DIAGNOSTICS_S, self._publish_diagnostics, clock=self._steady),
@@ -210,6 +218,9 @@ class DriverNode(LifecycleNode):
         for timer in self._timers_made:
             self.destroy_timer(timer)
         self._timers_made = []
+        if self._plan_watch is not None:
+            self._plan_watch.dog.stop()
+            self._plan_watch = None
         worker, self._worker = self._worker, None
         if worker is None or worker.stop(limit_s):
             return True
@@ -253,6 +264,8 @@ class DriverNode(LifecycleNode):
         """No scene for too long: count it, say which topics are the reason, and withdraw the last plan."""
         if self._worker is not None and not self._worker.alive:
             raise NodeFailed("the worker thread has ended; its error is above")
+        if self._plan_watch is not None and not self._plan_watch.dog.alive:
+            raise NodeFailed(f"the watchdog's thread has ended: {self._plan_watch.dog.error}")
         if self._listener is None or self._outputs is None:
             return
         errors = self._listener.missing(time.monotonic())
@@ -276,6 +289,8 @@ class DriverNode(LifecycleNode):
         array = diagnostics(self._health, stamp_s, name, inputs, outputs, values)
         deadline = self._deadline.status(self.settings)
         array.status = [*array.status, *([deadline_status(name, deadline)] if deadline else [])]
+        if self._plan_watch is not None:
+            array.status = [*array.status, self._plan_watch.status(name)]
         self._diagnostics.publish(array)
 
     # -- helpers --------------------------------------------------------------------------------------------------

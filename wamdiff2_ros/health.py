@@ -26,6 +26,8 @@ class Health:
         self._lock = threading.Lock()
         self.failures: Counter[FailureKind] = Counter()
         self.plans = 0
+        self.contradictions = 0
+        self.last_contradiction = ""
         self.last_failure = ""
         self.input_errors: dict[str, str] = {}
         self.degraded: dict[str, str] = {}
@@ -40,6 +42,9 @@ class Health:
             self.last_outcome_s = now_s
             self.input_errors = dict(outcome.input_errors)
             self.degraded = dict(outcome.degraded)
+            if outcome.contradictions:
+                self.contradictions += 1
+                self.last_contradiction = "; ".join(outcome.contradictions)[:300]
             for task, result in outcome.results.items():
                 self._count_result(task, result, now_s)
 
@@ -103,6 +108,7 @@ def _plan_status(health: Health, name: str, further: Mapping[str, object]) -> Di
     else:
         level, text = DiagnosticStatus.ERROR, f"no plan: {health.last_failure or 'plan is not among the tasks'}"
     values: dict[str, object] = {"plans": health.plans, "last failure": health.last_failure, **further}
+    values |= {"contradictions": health.contradictions, "last contradiction": health.last_contradiction}
     values.update({f"failures {kind.value}": count for kind, count in health.failure_counts().items()})
     return _status(level, f"{name}: plans", text, values)
 

@@ -58,7 +58,7 @@ class Outcome:
     input_errors: Mapping[str, str]  # by topic
     tasks: tuple[str, ...] = ()  # that were asked, those that failed included
     stages: Stages = Stages(0.0)
-    captured_s: float = 0.0  # steady time at which the oldest of the images was taken
+    captured_s: float = 0.0  # steady time at which the newest of the images was taken
     contradictions: tuple[str, ...] = ()  # of the plan
     drawn: Drawn | None = None
     degraded: Mapping[str, str] = field(default_factory=dict)  # by topic: cameras held or left out, and why
@@ -240,7 +240,7 @@ class Worker:
             degraded=prepared.opened.degraded,
             tasks=tasks,
             stages=replace(prepared.stages, prompt_ms=answered.prompt_ms, inference_ms=answered.inference_ms),
-            captured_s=end_s - group.age_s(end_s),
+            captured_s=end_s - group.newest.age_s(end_s),
             contradictions=answered.contradictions,
             drawn=answered.drawn,
         )

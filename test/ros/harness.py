@@ -63,7 +63,8 @@ class Harness:
         self.context = Context()
         rclpy.init(context=self.context)
         self.driver = FakeDriver()
-        values = {"autostart": autostart, "cameras": list(CAMERAS), "overlay": False, **parameters}
+        values = {"autostart": autostart, "cameras": list(CAMERAS), "overlay": False}
+        values |= {"max_plan_age_s": 10.0, **parameters}  # the watchdog speaks where a test asks for it
         overrides = [Parameter(name, value=value) for name, value in values.items()]
         self.node = DriverNode(lambda settings: self.driver, context=self.context, parameter_overrides=overrides)
         self.probe = Node("probe", context=self.context)
