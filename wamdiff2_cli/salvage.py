@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -40,7 +41,8 @@ def run(
 
 def as_dict(report: Salvage) -> dict[str, Any]:
     """For --json: kept and lost by topic, the files, and whether anything is known or suspected to be missing."""
-    return asdict(report) | {"complete": report.complete}
+    plain = {name: dict(value) if isinstance(value, Counter) else value for name, value in vars(report).items()}
+    return plain | {"files": [asdict(file) for file in report.files], "complete": report.complete}
 
 
 def _show(report: Salvage, console: Console) -> None:

@@ -44,7 +44,7 @@ def add_installed(store: Typestore, type_name: str) -> None:
     if type_name in store.fielddefs:
         return
     found = get_types_from_msg(_installed_text(type_name), type_name)
-    for fields in found.values():
+    for _, fields in found.values():  # constants and fields
         for part in _parts(fields):
             add_installed(store, part)
     store.register(found)

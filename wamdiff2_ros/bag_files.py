@@ -40,6 +40,8 @@ def read_metadata(folder: Path) -> Metadata:
         count = entry.get("message_count")
         names = [str(name) for name in entry.get("relative_file_paths") or []]
         stated = count if isinstance(count, int) else None
+        if not names or stated is None:
+            return Metadata(problems=[f"{METADATA} is torn: its end is missing, it is not used"])
         return Metadata(True, str(entry.get("storage_identifier", "")), names, stated)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         return Metadata(problems=[f"{METADATA} cannot be read ({type(error).__name__}): it is not used"])

@@ -84,6 +84,7 @@ def salvage(source: Path, out: Path, max_file_mb: float = 0.0) -> Salvage:
         for file in files:
             target.take(file, Path(scratch))
     target.close()
+    report.lost, report.never_recorded = +report.lost, +report.never_recorded
     stated = metadata.messages if source.is_dir() else None
     kept = sum(report.kept.values())
     if stated is not None and stated > kept + sum(report.lost.values()):

@@ -163,7 +163,8 @@ class BagThread:
         try:
             self._bag.close()
         except (NoRoom, OSError) as error:
-            self._set(FAILED, f"the bag could not be closed well: {error}")
+            why = self._state.reason or f"the bag could not be closed well: {error}"
+            self._set(FAILED, why)
         with self._changed:
             waiting, self._queue = self._queue, deque()
         self._drop([item for item in waiting if isinstance(item, Arrival)])

@@ -35,7 +35,16 @@ _LAST_OPCODE = max(opcode.value for opcode in Opcode)
 _LONGEST_CHUNK = 2**32
 # A chunk's opcode, a length below 2**40, 28 bytes, one of the compressions by name.
 _CHUNK_START = re.compile(rb"\x06.{5}\0\0\0.{28}(?:\0\0\0\0|\x04\0\0\0zstd|\x03\0\0\0lz4)", re.DOTALL)
-_BROKEN = (McapError, struct.error, UnicodeDecodeError, zstandard.ZstdError, RuntimeError, EOFError, ValueError)
+_BROKEN = (
+    McapError,
+    struct.error,
+    UnicodeDecodeError,
+    zstandard.ZstdError,
+    RuntimeError,
+    EOFError,
+    ValueError,
+    DataError,
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +78,7 @@ class Scan:
     _schemas: dict[int, Schema] = field(default_factory=dict)
     _channels: dict[int, Channel] = field(default_factory=dict)
     _stated: dict[int, int] = field(default_factory=dict)
+    _chunked: bool = False  # then a message outside of chunks is none
     _damaged: bool = False  # the chunk before; the index behind it tells what was in it
 
     def messages(self) -> Iterator[tuple[str, str, bytes]]:
@@ -142,6 +152,8 @@ class Scan:
         """Read one record; `whole` False: only its beginning is there."""
         if kind == Opcode.CHUNK:
             yield from self._chunk(body, whole)
+        elif kind == Opcode.MESSAGE and self._chunked:
+            raise DataError("a message outside of the chunks")
         elif kind == Opcode.MESSAGE:
             yield from self._message(body, whole)
         elif not whole:
@@ -171,12 +183,16 @@ class Scan:
             self._damaged = True
             self.notes.append(f"a chunk of {len(body)} bytes is damaged: its checksum is wrong")
             return
+        self._chunked = True
         at = 0
         while at + _RECORD.size <= len(content):
             kind, length = _RECORD.unpack_from(content, at)
             end = at + _RECORD.size + length
-            if kind in (Opcode.SCHEMA, Opcode.CHANNEL, Opcode.MESSAGE):
-                yield from self._record(kind, content[at + _RECORD.size : min(end, len(content))], end <= len(content))
+            inside = content[at + _RECORD.size : min(end, len(content))]
+            if kind == Opcode.MESSAGE:
+                yield from self._message(inside, end <= len(content))
+            elif kind in (Opcode.SCHEMA, Opcode.CHANNEL):
+                yield from self._record(kind, inside, end <= len(content))
             at = end
         if len(content) < size:
             self.notes.append(f"a chunk is cut: {len(content)} of {size} bytes are there")
@@ -238,7 +254,7 @@ def _next_chunk(data: mmap.mmap, at: int) -> int:
             continue
         try:
             content, checksum, size = _unpack(data[start + _RECORD.size : end])
-        except (*_BROKEN, DataError):
+        except _BROKEN:
             continue
         if checksum and len(content) == size and zlib.crc32(content) == checksum:
             return start
