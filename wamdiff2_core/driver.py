@@ -139,7 +139,7 @@ class Driver:
         if not self.ours:
             return tuple(scene.images) if len(scene.images) == 1 else (FRONT,)
         further = () if "cameras" in self.loaded.block_diffusion else tuple(scene.images)
-        absent = set(self.optional_cameras) - set(scene.images)
+        absent = {name for name in self.optional_cameras if name not in scene.images}
         return tuple(name for name in self.image_sizes if name in (*self.cameras, *further) and name not in absent)
 
     def _images(self, scene: Scene) -> tuple[torch.Tensor, torch.Tensor]:
