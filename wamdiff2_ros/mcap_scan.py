@@ -143,7 +143,7 @@ class Scan:
         """Where to go on behind the record at `at`, which ends at `end` if it is what it claims to be."""
         if not broken and end <= len(data):
             return end
-        following = _next_chunk(data, at + 1)
+        following = next_chunk(data, at + 1)
         what = "ends" if following >= len(data) else f"goes on at byte {following}"
         self.notes.append(f"damaged or cut in the record at byte {at} of {len(data)}; reading {what}")
         return following
@@ -244,7 +244,7 @@ def _unpack(body: bytes) -> tuple[bytes, int, int]:
     raise DataError(f"a chunk is compressed in an unknown way: {name!r}")
 
 
-def _next_chunk(data: mmap.mmap, at: int) -> int:
+def next_chunk(data: mmap.mmap, at: int) -> int:
     """Where the next chunk with a right checksum begins; the length of `data` if there is none."""
     for match in _CHUNK_START.finditer(data, at):
         start = match.start()
