@@ -15,6 +15,7 @@ NAME = "evaluate"
 app = typer.Typer(help="Measure a checkpoint: on labelled frames, on drives.", no_args_is_help=True)
 
 Blocks = Annotated[str, typer.Option("--block-sizes", help="Block sizes, like 1,4,8,16,32")]
+Rule = Annotated[str, typer.Option(help="Which tokens a step keeps: dynamic, static, sequential or ordered")]
 Steps = Annotated[int, typer.Option(min=1, help="Most denoising steps per block")]
 Threshold = Annotated[float, typer.Option(min=0.0, max=1.0, help="Probability from which a token is taken")]
 Workers = Annotated[int, typer.Option(min=1, help="Processes")]
@@ -39,7 +40,7 @@ def frames(
     blocks: Blocks = "1,4,8,16,32",
     steps: Steps = 8,
     threshold: Threshold = 0.9,
-    rule: Annotated[str, typer.Option(help="dynamic, static or sequential")] = "dynamic",
+    rule: Rule = "dynamic",
     count: Annotated[int, typer.Option("--frames", min=0, help="Most, spread over all shards; 0: all")] = 500,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, ...")] = "float32",
@@ -76,6 +77,7 @@ def drive(
     blocks: Blocks = "1,4,8,16,32",
     steps: Steps = 8,
     threshold: Threshold = 0.9,
+    rule: Rule = "dynamic",
     towns: Annotated[str, typer.Option(help="Towns, like Town01,Town02")] = "",
     routes_per_town: Annotated[int, typer.Option(min=1)] = 4,
     seed: Annotated[int, typer.Option(min=0, help="Of the first route in each town")] = 1000,
@@ -92,7 +94,7 @@ def drive(
     arguments = closed_loop.arguments(
         checkpoint=checkpoint, out=out, towns=towns.split(",") if towns else list(closed_loop.TOWNS),
         routes_per_town=routes_per_town, block_sizes=list(block_sizes(blocks)), steps=steps, threshold=threshold,
-        seed=seed, latency=latency, device=device, dtype=dtype, workers=workers,
+        rule=rule, seed=seed, latency=latency, device=device, dtype=dtype, workers=workers,
     )  # fmt: skip
     _show(closed_loop.evaluate(arguments), out.with_suffix(".json"), as_json)
 

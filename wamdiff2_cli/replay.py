@@ -26,7 +26,7 @@ def run(
     blocks: Annotated[str, typer.Option("--block-sizes", help="Block sizes, like 1,8,32")] = "32",
     steps: Annotated[int, typer.Option(min=1, help="Most denoising steps per block")] = 8,
     threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Probability from which a token is taken")] = 0.9,
-    rule: Annotated[str, typer.Option(help="dynamic, static or sequential")] = "dynamic",
+    rule: Annotated[str, typer.Option(help="dynamic, static, sequential or ordered")] = "dynamic",
     tasks: Annotated[str, typer.Option(help="plan,detect,ask; auto: what the bag has to compare with")] = "auto",
     frames: Annotated[int, typer.Option(min=0, help="At most so many, spread over the bag; 0: all")] = 0,
     prefix: Annotated[str, typer.Option(help="Of the recorded topics: PREFIX/<camera>/image, ...")] = "/world",

@@ -160,7 +160,7 @@ DESCRIPTIONS: dict[str, Description] = {
     "rig": Description("Rig file that says where the cameras are; needed to draw the overlay; fixed after configure"),
     "block_size": Description("Tokens decoded together; 1 is autoregressive", 1, 256),
     "steps": Description("Most denoising steps per block", 1, 256),
-    "rule": Description("Which tokens a step accepts: dynamic, static, sequential"),
+    "rule": Description("Which tokens a step accepts: dynamic, static, sequential, ordered"),
     "threshold": Description("Probability from which the dynamic rule accepts a token", 0.0, 1.0),
     "time_limit_s": Description("Most seconds for an answer, 0: no limit", 0.0, 60.0),
     "deadline_ms": Description(
