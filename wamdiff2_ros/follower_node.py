@@ -18,9 +18,10 @@ from wamdiff2.msg import Trajectory as TrajectoryMsg
 from wamdiff2.msg import VehicleControl as VehicleControlMsg
 from wamdiff2_core.control import Follower, VehicleControl
 from wamdiff2_core.errors import ConfigError, DataError
-from wamdiff2_core.trajectory import Trajectory, smooth_trajectory
+from wamdiff2_core.trajectory import Trajectory
 from wamdiff2_ros import conversions as cv
 from wamdiff2_ros.odometry import OdometryHistory, OdometrySample
+from wamdiff2_ros.plan_messages import smooth_of
 from wamdiff2_ros.process import run_node
 from wamdiff2_ros.qos import CONTROL, ODOMETRY_IN, OUTPUT
 
@@ -28,7 +29,7 @@ STOP = VehicleControl(brake=0.5)
 
 
 class PlanInUse:
-    """The newest valid plan, its stamp, and where the car stood then."""
+    """The newest valid plan, the stamp of its images, and where the car stood at its start."""
 
     def __init__(self, trajectory: Trajectory, stamp_s: float, pose: OdometrySample) -> None:
         self.trajectory = trajectory
@@ -75,22 +76,19 @@ class FollowerNode(Node):
     def _trajectory_arrived(self, message: TrajectoryMsg) -> None:
         """Keep the plan with the pose at its stamp.
 
-        Missing input withdraws the plan before: nobody sees where we drive. An answer of the model that is no plan does
-        not: the one before goes on until it is too old, about as long as the next answers take.
+        Missing input withdraws the plan before: nobody sees where we drive. So does a stop trajectory; we brake by
+        ourselves then. An answer of the model that is no plan does not: the one before goes on until it is too old,
+        about as long as the next answers take.
         """
-        points = cv.raw_points(message)
+        smooth = smooth_of(message)
         stamp_s = cv.stamp_seconds(message.header.stamp)
         pose = self._history.at(stamp_s)
-        if message.status == TrajectoryMsg.STATUS_INPUT:
+        if message.status in (TrajectoryMsg.STATUS_INPUT, TrajectoryMsg.STATUS_STOP):
             self._plan = None
-        if points is None or pose is None:
+        if smooth is None or pose is None:
             return
-        try:
-            smooth = smooth_trajectory(points, max(pose.velocity[0], 0.0))
-        except DataError as error:
-            self.get_logger().warning(str(error), throttle_duration_sec=5.0)
-            return
-        self._plan = PlanInUse(smooth, stamp_s, pose)
+        images_s = cv.stamp_seconds(message.images_stamp)  # a trajectory moved on to now is no younger for that
+        self._plan = PlanInUse(smooth, min(images_s or stamp_s, stamp_s), pose)
 
     def _tick(self) -> None:
         now = self._history.newest()

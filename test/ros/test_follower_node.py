@@ -20,8 +20,9 @@ from rclpy.parameter import Parameter  # noqa: E402
 
 from wamdiff2.msg import Trajectory, VehicleControl  # noqa: E402
 from wamdiff2_core.scene import Failure, FailureKind, Plan  # noqa: E402
-from wamdiff2_core.trajectory import smooth_trajectory  # noqa: E402
+from wamdiff2_core.trajectory import smooth_trajectory, stopping_trajectory  # noqa: E402
 from wamdiff2_ros import conversions as cv  # noqa: E402
+from wamdiff2_ros import plan_messages  # noqa: E402
 from wamdiff2_ros.follower_node import FollowerNode  # noqa: E402
 from wamdiff2_ros.odometry import OdometrySample  # noqa: E402
 from wamdiff2_ros.qos import CONTROL, ODOMETRY_IN, OUTPUT  # noqa: E402
@@ -106,6 +107,46 @@ def test_a_withdrawn_plan_is_not_followed(car: Car) -> None:
         car.plans.publish(cv.failed_trajectory(failure, car.stamp_s, ""))
 
     car.spin_until(lambda: car.last.brake >= 0.5, withdraw)
+
+
+def test_a_stop_trajectory_is_braked_for_at_once(car: Car) -> None:
+    car.spin_until(lambda: car.last.throttle > 0.0, car.drive)
+    stopping = stopping_trajectory(5.0)
+
+    def stop() -> None:
+        car.move()
+        car.plans.publish(plan_messages.stop_trajectory(stopping, car.stamp_s, "", "no young plan"))
+
+    car.spin_until(lambda: car.last.brake >= 0.5, stop)
+    stamp_s = car.stamp_s
+    car.spin_until(lambda: car.stamp_s > stamp_s + 0.3, stop)
+    assert car.last.brake >= 0.5 and car.last.throttle == 0.0
+
+
+def test_a_trajectory_moved_on_to_now_is_as_old_as_its_images(car: Car) -> None:
+    car.spin_until(lambda: car.last.throttle > 0.0, car.drive)
+    points = np.column_stack([np.arange(1, 9) * 4.0, np.zeros(8)])
+
+    def old_images() -> None:
+        car.move()
+        message = cv.trajectory_message(
+            Plan(points, np.ones(8)), smooth_trajectory(points, 5.0), car.stamp_s - 1.5, "", (), 1.5
+        )
+        car.plans.publish(message)
+
+    car.spin_until(lambda: car.last.brake >= 0.5, old_images)
+
+
+def test_points_that_are_no_trajectory_are_not_followed(car: Car) -> None:
+    points = np.column_stack([np.arange(1, 9) * 4.0, np.zeros(8)])
+    message = cv.trajectory_message(Plan(points, np.ones(8)), smooth_trajectory(points, 5.0), 3.0, "")
+    assert plan_messages.smooth_of(message) is not None
+    for name, value in (("x_m", float("nan")), ("speed_mps", -1.0), ("time_from_start_s", 0.0)):
+        broken = cv.trajectory_message(Plan(points, np.ones(8)), smooth_trajectory(points, 5.0), 3.0, "")
+        setattr(broken.points[7], name, value)
+        assert plan_messages.smooth_of(broken) is None
+    message.points = message.points[:1]
+    assert plan_messages.smooth_of(message) is None
 
 
 def test_an_answer_that_is_no_plan_lets_the_plan_before_go_on_until_it_is_too_old(car: Car) -> None:
