@@ -109,9 +109,11 @@ def lost(recorded: Mapping[str, Sequence[int]], published: Mapping[Source, Seque
     missing: dict[str, list[int]] = {}
     for (topic, _), stamps in published.items():
         mine = Counter(stamp for stamp in recorded.get(topic, ()) if stamp)
-        there = [k for k, stamp in enumerate(stamps) if stamp in mine]
+        there = [stamp for stamp in stamps if stamp in mine]
         if there:
-            between = Counter(stamp for stamp in stamps[there[0] : there[-1] + 1] if stamp)
+            first, last = stamps.index(there[0]), len(stamps) - 1 - stamps[::-1].index(there[-1])
+            ends = (0, there[0], there[-1])  # two messages may share a stamp, and the recorder came between them
+            between = Counter(stamp for stamp in stamps[first : last + 1] if stamp not in ends)
             gone = sorted((between - mine).elements())
             if gone:
                 missing[topic] = missing.get(topic, []) + gone

@@ -35,7 +35,7 @@ class Bench:
         self.rng = random.Random(seed)
         self.begin_s = time.monotonic()
         self._raw = driver.get("image_transport") == "raw"
-        self._driver = dict(driver)
+        self.driver = dict(driver)
         self._module = module
         self._pictures = pictures
         self._jumps: list[float] = [0.0]
@@ -71,6 +71,11 @@ class Bench:
         with ParameterClient("wamdiff2") as client:
             self.log.write("reply", text=client.set(values), values=dict(values))
 
+    def adapt(self, values: Mapping[str, Any]) -> None:
+        """Set parameters of the driver for this life and all later ones."""
+        self.driver.update(values)
+        self.set_parameters(values)
+
     def recorder_back(self) -> None:
         """Make sure that a recorder runs, whether or not it survived."""
         if self.processes.life("recorder").process.poll() is not None:
@@ -88,7 +93,7 @@ class Bench:
 
     def _driver_spec(self, number: int) -> NodeSpec:
         inputs = graph.inputs_from(PREFIX, self.cameras, "raw" if self._raw else "compressed")
-        return NodeSpec("wamdiff2", "driver_node", self._driver, inputs, module=self._module)
+        return NodeSpec("wamdiff2", "driver_node", self.driver, inputs, module=self._module)
 
     def _camera_spec(self, camera: str) -> Any:
         own = {"camera": camera, "topic": self.topic(camera), "pictures": self._pictures}

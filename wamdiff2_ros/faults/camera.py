@@ -34,9 +34,10 @@ from wamdiff2_ros.process import run_node
 
 PERIOD_S = 0.1
 TURN_S = 0.01
+FLOOD_HZ = 100.0  # what is faster counts as a flood
 BROKEN_JPEG = ("random", "truncated", "empty")
 CLAIMED = (480, 1920)  # height and width that a frame of the wrong size claims to have
-QOS = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=20, reliability=ReliabilityPolicy.RELIABLE)
+QOS = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=200, reliability=ReliabilityPolicy.RELIABLE)
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ class CameraNode(Node):
         self._log.write(
             "frame", camera=self._name, stamp_ns=stamp_ns, taken_s=shot.taken_s, good=mode.good, content=mode.content,
             life=self._life,
+            flood=mode.rate_hz > FLOOD_HZ,
         )  # fmt: skip
         self._publisher.publish(message)
 

@@ -17,7 +17,7 @@ from rclpy.node import Node
 from rosgraph_msgs.msg import Clock as ClockMsg
 from std_msgs.msg import String
 
-from wamdiff2_ros.faults.camera import QOS, TURN_S, read_timeline
+from wamdiff2_ros.faults.camera import FLOOD_HZ, QOS, TURN_S, read_timeline
 from wamdiff2_ros.faults.commands import listen
 from wamdiff2_ros.faults.events import EventLog
 from wamdiff2_ros.process import run_node
@@ -91,7 +91,7 @@ class EgoNode(Node):
         message.pose.pose.position.x = SPEED_MPS * (now_s - self._began_s)
         message.pose.pose.orientation.w = 1.0
         message.twist.twist.linear.x = {"nan": math.nan, "infinite": math.inf}.get(mode.odometry, SPEED_MPS)
-        self._log.write("odometry", stamp_ns=stamp_ns, good=mode.odometry == "ok")
+        self._log.write("odometry", stamp_ns=stamp_ns, good=mode.odometry == "ok", flood=mode.odometry_hz > FLOOD_HZ)
         self._odometry.publish(message)
 
 

@@ -32,6 +32,8 @@ class Life:
     started_s: float
     memory: list[tuple[float, float]] = field(default_factory=list)
     killed: bool = False  # by us
+    by_force: bool = False  # kill -9
+    ended_s: float = 0.0
 
 
 class Processes:
@@ -84,7 +86,8 @@ class Processes:
     def kill(self, name: str) -> None:
         """kill -9."""
         life = self._now[name]
-        life.killed = True
+        life.killed = life.by_force = True
+        life.ended_s = time.monotonic()
         life.process.kill()
         life.process.wait()
 

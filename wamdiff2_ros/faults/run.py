@@ -18,6 +18,8 @@ VALID = 0
 TURN_S = 0.05
 MEMORY_PERIOD_S = 2.0
 NAMED_WITHIN_S = 5.0
+ADAPT_S = 3.0
+LEAST_AGE_S, MOST_AGE_S = 1.0, 10.0
 
 
 class NeverPlanned(Wamdiff2Error):
@@ -47,6 +49,12 @@ class RunRecord:
     first_plan_s: float = 0.0
     began_s: float = 0.0
     ended_s: float = 0.0
+
+
+def during(faults: Iterable[Injected], at_s: float) -> str:
+    """The fault that was going on, or the last one, and whole seconds since its start."""
+    earlier = [fault for fault in faults if fault.start_s <= at_s]
+    return f"{earlier[-1].name} +{at_s - earlier[-1].start_s:.0f} s" if earlier else "before the first"
 
 
 class Tail:
@@ -80,6 +88,7 @@ class Runner:
         self._tail = Tail(bench.witness_log)
         self._next_memory_s = 0.0
         self._plan_s = self._ok_s = 0.0  # steady time of the newest plan and of the newest good diagnosis
+        self._took_s: list[float] = []  # answers, by the node's stats
         self.record = RunRecord(began_s=time.monotonic())
 
     def run(self, kinds: Iterable[Kind], seconds: float) -> RunRecord:
@@ -92,7 +101,7 @@ class Runner:
                     f"no plan within {self._start_s:.0f} s\n{last_lines(self._bench.processes.life('wamdiff2').log)}"
                 )
             record.first_plan_s = self._plan_s - record.began_s
-            self._wait(2.0)
+            self._adapt()
             until_s = time.monotonic() + seconds
             for kind in kinds:
                 if time.monotonic() >= until_s:
@@ -104,6 +113,14 @@ class Runner:
             record.ended_by_itself = self._bench.processes.died
             record.exit_codes = self._bench.processes.end_all()
         return record
+
+    def _adapt(self) -> None:
+        """Set the limit on the age of a plan to what this machine can keep, with room for one that is busy."""
+        self._wait(ADAPT_S)
+        usual_s = sorted(self._took_s)[len(self._took_s) // 2]
+        limit_s = round(min(MOST_AGE_S, LEAST_AGE_S + 3.0 * usual_s), 2)
+        self._say(f"an answer takes {usual_s:.2f} s here: plans may be {limit_s} s old at most")
+        self._bench.adapt({"max_plan_age_s": limit_s})
 
     def _one(self, kind: Kind, log: EventLog) -> None:
         if kind.needs_mount and not self._bench.disk.mounted:
@@ -146,6 +163,8 @@ class Runner:
         for event in self._tail.read():
             if event["kind"] == "trajectory" and event["status"] == VALID and not self._plan_s > event["at_s"]:
                 self._plan_s = event["at_s"]
+            if event["kind"] == "stats" and "plan" in event["tasks"]:
+                self._took_s.append(event["total_ms"] * 1e-3)
             if event["kind"] == "status" and event["name"] == "wamdiff2: plans" and event["level"] == 0:
                 self._ok_s = event["at_s"]
         if time.monotonic() >= self._next_memory_s:

@@ -23,7 +23,7 @@ DRIVER: dict[str, Any] = {
     "device": "cpu", "dtype": "float32", "threads": 1, "block_size": 32, "steps": 3, "threshold": 0.6,
     "tasks": ["plan", "detect"],
     "detect_rate_hz": 0.2, "sync_tolerance_s": 0.05, "max_frame_age_s": 0.8, "odometry_max_age_s": 0.8,
-    "max_plan_age_s": 1.5,
+    "max_plan_age_s": 10.0,
 }  # fmt: skip
 
 
@@ -69,8 +69,8 @@ def run_session(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
         runner = Runner(bench, say, options.recover_s, options.start_s)
         record = runner.run(order, options.seconds)
         limits = Limits(
-            driver["max_frame_age_s"], driver["max_plan_age_s"], driver["sync_tolerance_s"],
-            driver["odometry_max_age_s"], options.slack_s,
+            bench.driver["max_frame_age_s"], bench.driver["max_plan_age_s"], bench.driver["sync_tolerance_s"],
+            bench.driver["odometry_max_age_s"], options.slack_s,
         )  # fmt: skip
         about = {"seed": options.seed, "transport": options.transport, "commit": commit()}
         summary = summarise(bench, record, Judge(limits, named_slack_s=options.slack_s), about)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import bisect
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from wamdiff2_ros.faults import bags, check
+from wamdiff2_ros.faults import check
+from wamdiff2_ros.faults.bag_verdict import judge_bags
 from wamdiff2_ros.faults.bench import Bench
 from wamdiff2_ros.faults.events import read_events
 from wamdiff2_ros.faults.kinds import by_name
 from wamdiff2_ros.faults.naming import Window
 from wamdiff2_ros.faults.processes import Life, growth_mb
-from wamdiff2_ros.faults.run import NAMED_WITHIN_S, Injected, RunRecord
+from wamdiff2_ros.faults.run import NAMED_WITHIN_S, Injected, RunRecord, during
 
 BEFORE_S = 4.0  # what was usual before a fault, where a counter must rise
 EXAMPLES = 20
+AT_A_KILL_S = 1.0  # of recording, lost from the end of a bag
 Event = dict[str, Any]
 
 
@@ -43,7 +43,7 @@ def summarise(bench: Bench, record: RunRecord, judge: Judge, about: Mapping[str,
     plans = [e for e in heard if e["kind"] == "trajectory" and e["status"] == check.VALID]
     bad = check.bad_trajectories(sensors, heard, judge.limits)
     named = [name_of(fault, heard, replies, judge.named_slack_s) for fault in record.faults]
-    bag_part = judge_bags(bench, sensor_events, heard)
+    bag_part = judge_bags(bench, [*sensor_events, *heard], record.faults)
     memory = memory_growth(bench.processes.lives, judge)
     unnamed = [f"{fault.name} {fault.target}" for fault, name in zip(record.faults, named) if name is None]
     lasting = [f"{fault.name} {fault.target}" for fault in record.faults if fault.recovered_s is None]
@@ -83,6 +83,10 @@ def failures(summary: Mapping[str, Any]) -> list[str]:
     for names in ("not_named", "not_recovered", "ended_by_itself"):
         if summary[names]:
             found.append(f"{names}: {', '.join(summary[names])}")
+    if summary["bags"]["most_lost_at_a_kill_s"] > AT_A_KILL_S + summary["limits"]["slack_s"]:
+        found.append(
+            f"kill -9 of the recorder lost {summary['bags']['most_lost_at_a_kill_s']} s, at most {AT_A_KILL_S} s"
+        )
     ended_badly = [f"{name}: {code}" for name, code in summary["exit_codes"].items() if code]
     if ended_badly:
         found.append(f"exit codes: {', '.join(ended_badly)}")
@@ -119,44 +123,6 @@ def by_kind(faults: Sequence[Injected], named: Sequence[tuple[float, str] | None
     return rows
 
 
-def during(faults: Iterable[Injected], at_s: float) -> str:
-    """The fault that was going on, or the last one."""
-    earlier = [fault for fault in faults if fault.start_s <= at_s]
-    if not earlier:
-        return ""
-    fault = earlier[-1]
-    return f"{fault.name} {fault.target}, {at_s - fault.start_s:.2f} s after its start"
-
-
-def judge_bags(bench: Bench, sensor_events: Sequence[Event], heard: Sequence[Event]) -> dict[str, Any]:
-    """Compare every bag with what was published; and how much a kill took from its end."""
-    published: dict[bags.Source, list[int]] = defaultdict(list)
-    starts_s = [life.started_s for life in bench.processes.lives if life.name == "wamdiff2"]
-    for event in sensor_events:
-        if event["kind"] == "frame":
-            published[bench.topic(event["camera"]), event["life"]].append(event["stamp_ns"])
-        elif event["kind"] == "odometry":
-            published[f"{bench.prefix}/odometry", 0].append(event["stamp_ns"])
-    for event in heard:
-        if event["kind"] == "trajectory":
-            life = bisect.bisect(starts_s, event["at_s"])
-            published["/wamdiff2/output/trajectory", life].append(event["starts_ns"])
-        elif event["kind"] == "stats":
-            life = bisect.bisect(starts_s, event["at_s"])
-            published["/wamdiff2/output/stats", life].append(event["stamp_ns"])
-    rows, total = [], 0
-    for folder in bench.bags:
-        recorded = bags.read_closed(folder)
-        missing = bags.lost(recorded.stamps, published)
-        gone = sum(map(len, missing.values()))
-        total += gone
-        rows.append({
-            "bag": folder.name, "messages": recorded.count, "chunks": recorded.chunks, "cut": recorded.cut,
-            "lost": gone, "lost_by_topic": {topic: len(stamps) for topic, stamps in missing.items()},
-        })  # fmt: skip
-    return {"lost_from_closed_chunks": total, "bags": rows}
-
-
 def memory_growth(lives: Sequence[Life], judge: Judge) -> dict[str, Any]:
     """Per process: growth over its longest life, and the size it had."""
     longest: dict[str, Life] = {}
@@ -172,15 +138,6 @@ def memory_growth(lives: Sequence[Life], judge: Judge) -> dict[str, Any]:
             "lived_s": round(life.memory[-1][0] - life.memory[0][0], 1),
         }
     return rows
-
-
-def relative(limits: check.Limits, inference_s: float) -> check.Limits:
-    """Limits for a machine that needs so long for an answer: the way to the witness may take as long again."""
-    return replace(limits, slack_s=max(limits.slack_s, inference_s))
-
-
-def cores() -> int:
-    return os.cpu_count() or 1
 
 
 def table(summary: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
