@@ -90,10 +90,10 @@ class Scan:
         """Every whole message in the order of writing. DataError if it is no MCAP file."""
         with self.path.open("rb") as file:
             begin = file.read(len(MAGIC))
-            if not MAGIC.startswith(begin) or (begin != MAGIC and not begin):
+            if not MAGIC.startswith(begin):
                 raise DataError(f"{self.path}: expected an MCAP file, got one that begins with {begin!r}")
             if begin != MAGIC:
-                self.notes.append("cut within its first bytes")
+                self.notes.append(f"cut within its first bytes: {len(begin)} are there")
                 return
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 yield from self._file(data)
