@@ -177,7 +177,9 @@ class Outputs:
             return smooth, 0.0
         stamp_s = cv.stamp_seconds(outcome.stamp)
         seconds = self._now_s() - stamp_s
-        then, now = odometry.at(stamp_s), pose_at(newest, stamp_s + seconds)
+        until_s = stamp_s + seconds
+        then = odometry.at(stamp_s)
+        now = odometry.at(until_s) if until_s <= newest.stamp_s else pose_at(newest, until_s)
         if seconds <= 0.0 or then is None or now is None:
             return smooth, 0.0
         moved = moved_on(smooth, then, now, seconds)
