@@ -77,6 +77,7 @@ class Outputs:
         self.health = health
         self.planned: Callable[[float], None] = lambda captured_s: None  # the watchdog's ear, while active
         self.times_stale: Callable[[], int] = lambda: 0
+        self.inputs_refused: Callable[[], int] = lambda: 0
         self.odometry: OdometryHistory | None = None
         self._camera, self._about, self._now_s = camera, about, now_s
         prefix = output_prefix(settings)
@@ -241,6 +242,8 @@ class Outputs:
             plan_hz=float(self.health.plan_hz()),
             plans=self.health.plans,
             frames_dropped=dropped,
+            inputs_refused=self.inputs_refused(),
+            degraded=[f"{topic}: {why}" for topic, why in outcome.degraded.items()],
             contradictions=self.health.contradictions,
             stale=self.times_stale(),
             **self._about,
