@@ -92,7 +92,7 @@ class DeadlineMode:
             end_s = max(end_s, clock()) + settings.deadline_calibration_s / len(kinds)
             chooser = self._chooser(settings, tasks)
             for dial in reversed(chooser.dials):
-                if clock() >= end_s:
+                if clock() + 2e-3 * (chooser.costs.expected_ms(dial) or 0.0) >= end_s:
                     lines.append(f"{'+'.join(tasks)} {dial} and better: not measured, the time for calibration is over")
                     break
                 ms = _measure(chooser, dial, settings, tasks, ask, clock, lines)
