@@ -94,7 +94,7 @@ def fell_silent(name: str) -> Naming:
         ]
         if not mine or not heard:
             return None
-        for at_s, then_s in zip(mine, [*mine[1:], heard[-1]]):
+        for at_s, then_s in zip(mine, [*mine[1:], max(heard)]):
             if then_s - at_s >= STALE_S and at_s + STALE_S > window.start_s:
                 return at_s + STALE_S - window.start_s, f"{name}: no diagnostics for {STALE_S} s (STALE)"
         return None
