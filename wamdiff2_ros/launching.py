@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from launch import LaunchContext
-from launch.actions import DeclareLaunchArgument, EmitEvent, RegisterEventHandler, SetEnvironmentVariable
+from launch.actions import DeclareLaunchArgument, EmitEvent, LogInfo, RegisterEventHandler, SetEnvironmentVariable
 from launch.event_handlers import OnProcessExit
 from launch.events import Shutdown
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
 from wamdiff2_ros.graph import NodeSpec, share_folder
+from wamdiff2_ros.settings_report import run_warning
 from wamdiff2_ros.supervisor import environment, write_parameters
 
 
@@ -36,6 +37,9 @@ def actions(nodes: Iterable[NodeSpec], parameter_file: Path, folder: Path) -> li
     parameters = write_parameters(folder / "params.yaml", nodes, parameter_file)
     profiles = [(n, v) for n, v in environment().items() if n.endswith("_DEFAULT_PROFILES_FILE")]
     made: list[Any] = [SetEnvironmentVariable(name, path) for name, path in profiles]
+    warning = run_warning(parameter_file, [f"/{spec.name}" for spec in nodes])
+    if warning:
+        made.append(LogInfo(msg=f"warning: {warning}"))
     for spec in nodes:
         node = Node(
             package="wamdiff2",

@@ -15,6 +15,8 @@ import yaml
 
 from wamdiff2_core.errors import ConfigError
 
+OUR_NODES = ("/wamdiff2", "/follower", "/world", "/recorder")
+
 
 def sections(content: Any, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """The node names in a parameter file's content, split at slashes: namespaces may be nested maps."""
@@ -50,6 +52,20 @@ def file_warning(path: Path, node: str) -> str:
     if any(matches(section, tokens(node)) for section in found):
         return ""
     return f"parameter file {path} applies to no node here: it is for {_listed(found)}; this node is {node}"
+
+
+def run_warning(path: Path, nodes: Sequence[str]) -> str:
+    """A sentence if a node of a run (full names) gets nothing from the file while a section of it reaches none of them.
+
+    A section for one of our own nodes that does not take part in this run is as it should be.
+    """
+    without = [node for node in nodes if file_warning(path, node)]
+    nobody = [section for section in unused_sections(path, nodes) if section not in OUR_NODES]
+    if not (without and nobody):
+        return ""
+    return (
+        f"parameter file {path}: {', '.join(nobody)} is no node of this run; nothing in it is for {', '.join(without)}"
+    )
 
 
 def parameter_file_warnings(node: Any, args: Sequence[str]) -> list[str]:

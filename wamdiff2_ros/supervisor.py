@@ -17,6 +17,7 @@ import yaml
 from wamdiff2_core.errors import ConfigError, Wamdiff2Error
 from wamdiff2_ros.graph import NodeSpec, share_folder
 from wamdiff2_ros.process import SUPERVISED
+from wamdiff2_ros.settings_report import run_warning
 
 GRACE_S = 10.0  # from SIGINT to SIGTERM; the recorder has an index to write, the driver a scene to finish
 LAST_LINES = 15
@@ -46,6 +47,10 @@ class Supervisor:
     def __enter__(self) -> Supervisor:
         self._folder.mkdir(parents=True, exist_ok=True)
         parameters = write_parameters(self._folder / "params.yaml", self._nodes, self._parameter_file)
+        if self._parameter_file is not None:
+            warning = run_warning(self._parameter_file, [f"/{spec.name}" for spec in self._nodes])
+            if warning:
+                print(f"warning: {warning}", file=sys.stderr, flush=True)
         try:
             for spec in self._nodes:
                 self._running.append(self._start(spec, parameters))

@@ -76,6 +76,14 @@ def test_nested_namespaces_and_other_nodes(tmp_path: Path) -> None:
         report.file_warning(path, "/wamdiff2")
 
 
+def test_a_file_of_a_run_may_have_more_of_our_nodes_but_not_misspelt_ones(tmp_path: Path) -> None:
+    run = ["/wamdiff2", "/recorder"]
+    assert report.run_warning(written(tmp_path / "p.yaml", "/wamdiff2", "/follower", "/world"), run) == ""
+    assert report.run_warning(written(tmp_path / "p.yaml", "/**", "/lidar"), run) == ""
+    text = report.run_warning(written(tmp_path / "p.yaml", "/wamdif2", "/recorder", "/follower"), run)
+    assert "/wamdif2 is no node of this run; nothing in it is for /wamdiff2" in text
+
+
 def test_unknown_names_are_told_with_the_nearest_known_one() -> None:
     said = report.unknown_names(["steps", "block_sise", "qqq"], ["steps", "block_size"])
     assert said == [
