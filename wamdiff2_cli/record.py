@@ -48,4 +48,6 @@ def run(
                 time.sleep(0.1)
     except KeyboardInterrupt:
         pass
-    console.print(f"wrote {bag}")
+    for line in (log / "recorder.log").read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("recorder: "):  # what it counted at its end
+            console.print(line, highlight=False)

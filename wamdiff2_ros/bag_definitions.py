@@ -50,6 +50,25 @@ def add_installed(store: Typestore, type_name: str) -> None:
     store.register(found)
 
 
+def definition(store: Typestore, type_name: str, type_hash: str = "") -> tuple[str, str]:
+    """Text and RIHS01 hash of a type: of `store`, or where the sender's `type_hash` differs, of what is installed.
+
+    The hash is the text's: it differs from `type_hash` where no fitting definition is here. ConfigError: none at all.
+    """
+    add_installed(store, type_name)
+    own = store.hash_rihs01(type_name)
+    if type_hash in ("", own):
+        return store.generate_msgdef(type_name, ros_version=2)[0], own
+    installed = get_typestore(Stores.EMPTY)
+    try:
+        add_installed(installed, type_name)
+    except ConfigError:
+        return store.generate_msgdef(type_name, ros_version=2)[0], own
+    other = installed.hash_rihs01(type_name)
+    fitting = installed if other == type_hash else store
+    return fitting.generate_msgdef(type_name, ros_version=2)[0], other if fitting is installed else own
+
+
 def known_definition(type_name: str) -> str:
     """The text of a definition that is known here, for bags that hold none; empty if none is."""
     store = typestore()

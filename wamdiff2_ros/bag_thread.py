@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections import Counter, deque
@@ -14,6 +15,7 @@ from typing import NamedTuple
 from wamdiff2_ros.bag_writer import BagWriter, NoRoom
 
 RETRY_S = 1.0
+DROPPED = "wamdiff2_dropped"  # in the metadata: how many messages by topic and reason
 RECORDING, FULL, FAILED = "recording", "full", "failed"
 _REASONS = {RECORDING: "queue full", FULL: "disk full", FAILED: "recorder stopped"}
 
@@ -160,6 +162,10 @@ class BagThread:
             return self._stopping
 
     def _finish(self) -> None:
+        dropped = self.state().dropped
+        if dropped:
+            told = {f"{topic} ({reason})": count for (reason, topic), count in sorted(dropped.items())}
+            self._bag.custom[DROPPED] = json.dumps(told)
         try:
             self._bag.close()
         except (NoRoom, OSError) as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from rosbags.interfaces import Qos
 
 from wamdiff2_core.errors import ConfigError
-from wamdiff2_ros.bag_definitions import add_installed, message_folder, typestore
+from wamdiff2_ros.bag_definitions import definition, message_folder, typestore
 from wamdiff2_ros.bag_file import FULL, BagFile, Entry, NoRoom, free_bytes
 from wamdiff2_ros.bag_metadata import METADATA_NAME, FileFacts, Topic, describe, sync_folder, write_metadata
 
@@ -77,14 +77,12 @@ class BagWriter:
         self.add(self.topic(topic, type_name))
 
     def topic(self, name: str, type_name: str, qos: Sequence[Qos] = (), type_hash: str = "") -> Topic:
-        """A topic with the definition that is known here; `type_hash`: of the sender's. ConfigError: none is known."""
-        add_installed(self._store, type_name)
-        definition, _ = self._store.generate_msgdef(type_name, ros_version=2)
-        return Topic(name, type_name, definition, "ros2msg", type_hash or self.known_hash(type_name), tuple(qos))
+        """A topic with the definition that is known here; ConfigError: none is.
 
-    def known_hash(self, type_name: str) -> str:
-        """RIHS01 hash of the definition that goes into the bag."""
-        return self._store.hash_rihs01(type_name)
+        `type_hash`: of the sender's, where known. The topic has the hash of the definition that was found.
+        """
+        text, known = definition(self._store, type_name, type_hash)
+        return Topic(name, type_name, text, "ros2msg", known, tuple(qos))
 
     def add(self, topic: Topic, latched: bool = False) -> None:
         """A topic with its definition. latched: each sender's last message is repeated in each further file."""

@@ -23,6 +23,7 @@ from wamdiff2_ros.recorder_qos import latched, matches, matching, offered
 from wamdiff2_ros.recorder_settings import RecorderSettings, folder, read_settings
 
 LOOK_PERIOD_S = 0.25
+LOOKS_PER_QOS = 8  # of known topics only every so often: senders with other QoS are rare
 DIAGNOSTICS_PERIOD_S = 1.0
 NOT_REPEATED = "/rosout"  # latched by ROS 2, but a log, not a state
 
@@ -34,6 +35,7 @@ class RecorderNode(Node):
         super().__init__("recorder", **node_options)
         self._settings: RecorderSettings = read_settings(self)
         self._subscribed: dict[str, Any] = {}
+        self._looks = 0
         self.unreadable: dict[str, str] = {}
         self._notes: dict[str, str] = {}
         bag = BagWriter(folder(self._settings), self._settings.limits())
@@ -58,8 +60,12 @@ class RecorderNode(Node):
 
     def _look(self) -> None:
         """Subscribe to topics that are new and wanted and have a publisher; follow changes of their QoS."""
+        self._looks += 1
+        every = self._looks % LOOKS_PER_QOS == 0
         for topic, types in self.get_topic_names_and_types():
             if topic in self.unreadable or not self._settings.wanted(topic):
+                continue
+            if topic in self._subscribed and not every:
                 continue
             publishers = self.get_publishers_info_by_topic(topic)
             if publishers and topic not in self._subscribed:
@@ -70,7 +76,7 @@ class RecorderNode(Node):
                 self._subscribe(topic, types[0], publishers)
 
     def _add(self, topic: str, types: list[str], publishers: list[Any]) -> None:
-        type_name, type_hash = types[0], str(publishers[0].topic_type_hash)
+        type_name, type_hash = types[0], _hash(publishers[0])
         try:
             found = self._bag.topic(topic, type_name, offered(publishers), type_hash)
             self._subscribe(topic, type_name, publishers)
@@ -80,8 +86,8 @@ class RecorderNode(Node):
             return
         if len(types) > 1:
             self._notes[topic] = f"several types are published: {', '.join(types)}; only {type_name} is recorded"
-        elif type_hash != self._bag.known_hash(type_name):
-            self._notes[topic] = f"the sender has another definition of {type_name}: {type_hash}"
+        elif type_hash and type_hash != found.type_hash:
+            self._notes[topic] = f"the sender's definition of {type_name} ({type_hash}) is not known here"
         repeat = latched(publishers) and topic != NOT_REPEATED
         self.thread.do(partial(self._bag.add, found, repeat))
 
@@ -109,6 +115,12 @@ class RecorderNode(Node):
         self._diagnostics.publish(message)
         if state.name == FAILED:
             raise NodeFailed(state.reason)
+
+
+def _hash(publisher: Any) -> str:
+    """RIHS01 hash of the type as the sender knows it; empty where the middleware does not tell."""
+    text = str(publisher.topic_type_hash)
+    return text if text.startswith("RIHS01_") else ""
 
 
 def _message_class(type_name: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from collections import Counter
@@ -14,7 +15,7 @@ from rosbags.interfaces import Qos, QosDurability, QosHistory, QosLiveliness, Qo
 from written import START_NS, STRING, cdr, read, small_disk, write_numbers
 
 from wamdiff2_core.errors import ConfigError
-from wamdiff2_ros.bag_definitions import add_installed, typestore
+from wamdiff2_ros.bag_definitions import add_installed, definition, typestore
 from wamdiff2_ros.bag_thread import FAILED, FULL, RECORDING, BagThread
 from wamdiff2_ros.bag_writer import BagWriter, Limits, NoRoom
 from wamdiff2_ros.mcap_scan import Scan
@@ -135,7 +136,7 @@ class SlowBag:
 
     def __init__(self) -> None:
         self.go = threading.Event()
-        self.count, self.got, self.error = 0, [], None
+        self.count, self.got, self.error, self.custom = 0, [], None, {}
 
     def write(self, topic: str, *rest: object) -> None:
         self.go.wait(30)
@@ -167,6 +168,7 @@ def test_what_the_queue_cannot_take_is_counted_by_topic_and_its_numbers_are_miss
     bag.go.set()
     end = thread.stop()
     lost = sum(end.dropped.values())
+    assert sum(json.loads(bag.custom["wamdiff2_dropped"]).values()) == lost
     assert {reason for reason, _ in end.dropped} == {"queue full"} and lost > 0
     assert end.written + lost == end.arrived and end.queued == end.queued_bytes == 0 and end.name == RECORDING
     numbers = [number for topic, number in bag.got if topic == "/big"]
@@ -241,3 +243,20 @@ def test_definitions_of_installed_packages_are_found(tmp_path: Path, monkeypatch
     add_installed(store, "made_up/msg/Outer")
     text, _ = store.generate_msgdef("made_up/msg/Outer", ros_version=2)
     assert "float64 x" in text and "MSG: made_up/Inner" in text
+
+
+def test_a_definition_that_differs_from_ours_is_taken_where_the_sender_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "share" / "std_msgs" / "msg"
+    folder.mkdir(parents=True)
+    (folder / "String.msg").write_text("string data\nint32 more\n")
+    store = typestore()
+    other = typestore()
+    del other.fielddefs[STRING]
+    monkeypatch.setenv("AMENT_PREFIX_PATH", str(tmp_path))
+    add_installed(other, STRING)
+    sent = other.hash_rihs01(STRING)
+    assert definition(store, STRING, sent) == ("string data\nint32 more\n", sent)
+    text, known = definition(store, STRING, "RIHS01_of_nobody")
+    assert text == "string data\n" and known == store.hash_rihs01(STRING) == definition(store, STRING)[1]
