@@ -18,9 +18,11 @@ import zstandard
 
 from wamdiff2_core.errors import DataError
 from wamdiff2_ros.bag_storage import Index, StoredTopic, inflate, inflate_head
+from wamdiff2_ros.mcap_scan import next_chunk
 
 MAGIC = b"\x89MCAP0\r\n"
 SCHEMA, CHANNEL, MESSAGE, CHUNK, DATA_END = 0x03, 0x04, 0x05, 0x06, 0x0F
+LAST_KIND = 0x0F
 IN_FILE = -1  # the message's bytes lie in the file itself, not in a compressed chunk
 KEPT_CHUNKS = 8
 _RECORD = struct.Struct("<BQ")
@@ -67,16 +69,31 @@ class McapFile:
 
     def _scan(self) -> None:
         self.index.complete = False
-        for kind, at, length, whole in _records(self._map, len(MAGIC), len(self._map)):
+        begin, size = len(MAGIC), len(self._map)
+        while begin < size:
+            begin = self._scan_from(begin)
+        if not self.index.complete:
+            missing = "its end is missing: the recorder was not able to close it, or the copy is cut"
+            self.index.problems.append(f"{self.path.name}: {missing}")
+
+    def _scan_from(self, begin: int) -> int:
+        """Index up to the end, or to something that is no record: then where the next whole chunk begins."""
+        for kind, at, length, whole in _records(self._map, begin, len(self._map)):
             if kind == DATA_END and whole:
                 self.index.complete = True
-                return
+                break
+            if not 0 < kind <= LAST_KIND:
+                following = next_chunk(self._map, at)
+                self.index.problems.append(
+                    f"{self.path.name}: damaged at byte {at}; reading "
+                    + (f"goes on at byte {following}" if following < len(self._map) else "ends there")
+                )
+                return following
             if kind == CHUNK:
                 self._chunk_record(at, length, whole)
             elif whole:
                 self._record(self._map, kind, at, length, IN_FILE)
-        missing = "its end is missing: the recorder was not able to close it, or the copy is cut"
-        self.index.problems.append(f"{self.path.name}: {missing}")
+        return len(self._map)
 
     def _record(self, data: Buffer, kind: int, at: int, length: int, chunk: int) -> None:
         try:
@@ -101,9 +118,7 @@ class McapFile:
         name, at = _text(body, 4)
         serialisation, _ = _text(body, at)
         type_name, definition, encoding = self._schemas.get(schema, ("", "", ""))
-        if serialisation not in ("cdr", ""):
-            type_name = f"{type_name} ({serialisation})"  # not CDR: a type that nobody knows
-        topic = StoredTopic(name, type_name, definition, encoding)
+        topic = StoredTopic(name, type_name, definition, encoding, serialisation)
         if key not in self._channels or self.index.topics[self._channels[key]] != topic:
             self._channels[key] = len(self.index.topics)
             self.index.topics.append(topic)

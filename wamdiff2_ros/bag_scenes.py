@@ -17,10 +17,13 @@ from wamdiff2_ros.bag_messages import Bag
 from wamdiff2_ros.bag_topics import INPUTS, Parts
 from wamdiff2_ros.images import message_to_rgb
 from wamdiff2_ros.odometry import KEEP_S, OdometryHistory, OdometrySample
+from wamdiff2_ros.parameters import MAX_INSTRUCTION, MAX_QUESTION
+from wamdiff2_ros.texts import plain_text
 
 ODOMETRY_MAX_AGE_S = 0.5
 DRIVEN_GAP_S = 0.5  # a longer hole in odometry is not bridged: where the car was inside it is not known
 INSTRUCTION = "follow the road"
+LONGEST = {"instruction": MAX_INSTRUCTION, "question": MAX_QUESTION}
 _NONE = Timeline(np.zeros(0, int), np.zeros(0, np.int64))
 
 
@@ -41,12 +44,16 @@ class Moment:
 class Footage:
     """The inputs of a bag. `skipped` counts, in words, the moments that gave no scene; `notes` what was assumed."""
 
-    def __init__(self, bag: Bag, parts: Parts, cameras: Sequence[str], tolerance_s: float = 0.05) -> None:
-        self.bag, self.parts, self.cameras = bag, parts, tuple(cameras)
+    def __init__(
+        self, bag: Bag, parts: Parts, cameras: Sequence[str], tolerance_s: float = 0.05, optional: Sequence[str] = ()
+    ) -> None:
+        """`optional`: of the cameras, those that a scene may lack."""
+        self.bag, self.parts, self.cameras, self._optional = bag, parts, tuple(cameras), frozenset(optional)
         self._tolerance_ns = round(tolerance_s * 1e9)
         inputs = [parts.topics[part] for part in (*cameras, *INPUTS) if part in parts.topics]
         self.clock = Clock(bag, inputs)
         self.skipped: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
         self.undecodable: Counter[str] = Counter()  # pictures by camera
         self.lines = {part: self._line(part) for part in (*cameras, "odometry")}
         self.odometry = self._odometry()
@@ -54,8 +61,11 @@ class Footage:
         self.notes = self._notes()
 
     def moments(self, stamps: Iterable[int] | None = None, period_s: float = 0.5) -> list[Moment]:
-        """Moments with a picture of every camera: at these times, or one each `period_s` seconds; in order of time."""
-        lines = [self.lines[camera] for camera in self.cameras]
+        """Moments with a picture of every camera that is needed, in order of time.
+
+        At these `stamps` (ns), or one each `period_s` seconds.
+        """
+        lines = [self.lines[camera] for camera in self.cameras if camera not in self._optional]
         if any(not len(line.ns) for line in lines):
             return []
         if stamps is not None:
@@ -75,7 +85,7 @@ class Footage:
         Without fresh odometry the motion is all zero: see `motion_known`.
         """
         images = {}
-        for camera in self.cameras:
+        for camera in moment.rows:
             message = self.bag.message(moment.rows[camera])
             try:
                 if message is None:
@@ -135,6 +145,8 @@ class Footage:
             line = self.lines[camera]
             k = int(np.searchsorted(line.ns, ns, "right")) - 1
             if k < 0 or ns - line.ns[k] > self._tolerance_ns:
+                if camera in self._optional:
+                    continue
                 self.skipped[f"no picture of {camera} at the time of the others"] += 1
                 return None
             rows[camera] = int(line.rows[k])
@@ -172,16 +184,25 @@ class Footage:
         topic = self.parts.get(part)
         rows = self.bag.rows([topic]) if topic is not None else np.zeros(0, int)
         heard = [(row, message.data) for row in rows if (message := self.bag.message(row)) is not None]
-        return np.array([row for row, _ in heard], int), [text for _, text in heard]
+        taken = [(row, text) for row, words in heard if (text := self._plain(part, words)) is not None]
+        return np.array([row for row, _ in taken], int), [text for _, text in taken]
+
+    def _plain(self, part: str, words: str) -> str | None:
+        """The text as the node takes it; None, and noted, if it is too long to be taken."""
+        try:
+            return plain_text(words, LONGEST[part])[0]
+        except DataError as error:
+            self._refused[f"{self.parts.get(part)}: a text is not taken, as it was not then: {error}"] += 1
+            return None
 
     def _text(self, part: str, row: int) -> str | None:
         """The last text before message number `row`; None if there is none, or an empty one."""
         rows, texts = self._texts[part]
         k = int(np.searchsorted(rows, row, "right")) - 1
-        return texts[k].strip() or None if k >= 0 else None
+        return texts[k] or None if k >= 0 else None
 
     def _notes(self) -> list[str]:
-        told = list(self.parts.guessed)
+        told = [*self.parts.guessed, *self._refused]
         for part, line in self.lines.items():
             topic = self.parts.get(part)
             if line.zero:

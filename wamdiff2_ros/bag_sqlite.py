@@ -78,9 +78,8 @@ class SqliteFile:
         numbers = {}
         rows = self._base.execute("SELECT id, name, type, serialization_format FROM topics ORDER BY id")
         for key, name, kind, serialisation in rows:
-            known = kind if serialisation in ("cdr", "") else f"{kind} ({serialisation})"
             numbers[int(key)] = len(self.index.topics)
-            self.index.topics.append(StoredTopic(name, known, *definitions.get(kind, ("", ""))))
+            self.index.topics.append(StoredTopic(name, kind, *definitions.get(kind, ("", "")), serialisation))
         return numbers
 
     def _scan(self, numbers: dict[int, int]) -> None:

@@ -24,6 +24,7 @@ class StoredTopic:
     type_name: str
     definition: str = ""
     encoding: str = ""
+    serialisation: str = "cdr"
 
 
 @dataclass

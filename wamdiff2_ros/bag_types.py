@@ -18,6 +18,7 @@ from wamdiff2_core.errors import DataError
 from wamdiff2_ros.bag_storage import StoredTopic
 from wamdiff2_ros.bag_writer import typestore
 
+LONGEST = 120  # characters of an error that are told
 SCALAR, NAME = 1, 2  # rosbags.interfaces.Nodetype; 3 and 4 are arrays and sequences
 _SEPARATOR = "=" * 80 + "\n"
 _DAMAGED = (SerdeError, AssertionError, IndexError, KeyError, TypeError, ValueError, MemoryError)
@@ -38,17 +39,27 @@ class Decoder:
         try:
             message = self._store.deserialize_cdr(raw, self.type_name)
         except _DAMAGED as error:
-            raise DataError(f"not a {self.type_name}: {type(error).__name__} {error}") from error
+            if self._today is not None and (message := self._by_todays(raw)) is not None:
+                return message
+            raise DataError(f"not a {self.type_name}: {type(error).__name__} {error}"[:LONGEST]) from error
         if self._today is None:
             return message
         return _brought_over(message, self.type_name, self._store, self._today)
 
+    def _by_todays(self, raw: bytes) -> Any:
+        """Some recorders keep a wrong definition: bytes that fit today's to the last one are a message of today's."""
+        assert self._today is not None
+        try:
+            return self._today.deserialize_cdr(raw, self.type_name)
+        except _DAMAGED:
+            return None
+
     @property
     def changes(self) -> str:
         """What differs from today's definition, in words; empty if nothing does."""
-        told = [f"no field {name} then" for name in self.missing]
-        told += [f"field {name} is ignored" for name in self.surplus]
-        return f"{self.type_name} has changed since: {', '.join(told)}" if told else ""
+        told = [f"it was recorded without {', '.join(self.missing)}"] if self.missing else []
+        told += [f"{', '.join(self.surplus)} of then is ignored"] if self.surplus else []
+        return f"{self.type_name} has changed since: {'; '.join(told)}" if told else ""
 
     @property
     def begins_with_time(self) -> bool:
@@ -60,7 +71,11 @@ class Decoder:
 @cache
 def decoder(topic: StoredTopic) -> Decoder | str:
     """The decoder of a topic, or why there is none, in words."""
-    return _decoder(topic.type_name, topic.definition, topic.encoding)
+    parts = topic.type_name.split("/")
+    name = f"{parts[0]}/msg/{parts[1]}" if len(parts) == 2 else topic.type_name  # as older recorders write it
+    if topic.serialisation not in ("cdr", ""):
+        return f"its messages are serialised as {topic.serialisation!r}, expected 'cdr'"
+    return _decoder(name, topic.definition, topic.encoding)
 
 
 @cache
@@ -80,7 +95,8 @@ def _decoder(type_name: str, definition: str, encoding: str) -> Decoder | str:
         store = get_typestore(Stores.EMPTY)
         store.register(needed)
     except (TypesysError, KeyError, ValueError, AssertionError) as error:
-        return f"the definition that the bag holds for {type_name} cannot be read: {error}"
+        told = " ".join(str(error).split())[:LONGEST]
+        return f"the definition that the bag holds for {type_name} cannot be read: {told}"
     if type_name not in today.fielddefs:
         return Decoder(type_name, store)
     missing, surplus = _differences(needed, today.fielddefs)

@@ -17,7 +17,7 @@ from wamdiff2_ros.replay import Frame, Made, Replay
 
 WIDTH_PX = 480
 QUALITY = 72
-GAP_S = 3.0  # between frames: shown as a hole in the chart
+GAP = 2.5  # times the usual time between frames: shown as a hole in the chart
 
 
 def viewer(replay: Replay, cameras: Sequence[Camera], timing: bool = True) -> dict[str, Any]:
@@ -28,10 +28,11 @@ def viewer(replay: Replay, cameras: Sequence[Camera], timing: bool = True) -> di
     numbers = {ns: k for k, ns in enumerate(sorted(replay.pictures))}
     start = min((frame.ns for frame in replay.frames), default=0)
     made = by_frame(replay.made)
+    steps = np.diff(sorted(frame.ns for frame in replay.frames)) * 1e-9
     return {
         "cameras": [_camera(camera, camera is front) for camera in sorted(shown, key=lambda c: c is not front)],
         "sizes": sorted({one.block_size for one in replay.made}),
-        "gap": GAP_S,
+        "gap": GAP * float(np.median(steps)) if len(steps) else 1.0,
         "pictures": [
             {name: picture_uri(_small(picture), QUALITY) for name, picture in replay.pictures[ns].items()}
             for ns in sorted(replay.pictures)

@@ -56,11 +56,11 @@ class Opened:
     heard: Heard
 
 
-def open_bag(request: Request, cameras: Sequence[str]) -> Opened:
+def open_bag(request: Request, cameras: Sequence[str], optional: Sequence[str] = ()) -> Opened:
     """DataError if it is no bag; ConfigError for topics that cannot be."""
     bag = Bag(request.bag)
     parts = find_parts(bag.topics(), cameras, request.prefix, request.topics)
-    footage = Footage(bag, parts, cameras, request.tolerance_s)
+    footage = Footage(bag, parts, cameras, request.tolerance_s, optional)
     return Opened(bag, footage, hear(bag, parts, footage.clock))
 
 
@@ -77,7 +77,7 @@ def run_offline(
     request: Request, driver: Driver, settings: Sequence[DecodingConfig], console: Console
 ) -> tuple[Opened, Replay]:
     """Answer every moment of the bag anew, in this process."""
-    opened = open_bag(request, driver.cameras)
+    opened = open_bag(request, driver.cameras, driver.optional_cameras)
     moments, notes = choose_moments(opened.footage, opened.heard, request.frames)
     tasks = wanted_tasks(request.tasks, opened.footage, opened.heard)
     replay = replan(driver, opened.footage, opened.heard, settings, tasks, moments, request.pictures, console)

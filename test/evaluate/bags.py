@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +48,19 @@ def straight(lateral: float = 0.0) -> dict[str, np.ndarray]:
     return {"x": SPEED * 0.5 * np.arange(1, 9), "y": np.full(8, lateral)}
 
 
-def write_drive(path: Path, seconds: float = 4.0, plans: bool = True, world: bool = True) -> Path:
-    """A bag; plans lie 0.3 m beside the expert's, the third of them is withheld."""
-    m = Messages()
-    writer = BagWriter(path)
-    known: set[str] = set()
+Item = tuple[str, int, str, bytes]  # topic, time of recording in ns, type, CDR
+
+
+def drive(seconds: float = 4.0, plans: bool = True, world: bool = True, start_ns: int = 10**9) -> list[Item]:
+    """Messages; plans lie 0.3 m beside the expert's, the third of them is withheld."""
+    m, items = Messages(), []
 
     def put(topic: str, ns: int, message: Any) -> None:
-        if topic not in known:
-            writer.add_topic(topic, message.__msgtype__)
-            known.add(topic)
-        writer.write(topic, ns, bytes(m.store.serialize_cdr(message, message.__msgtype__)))
+        kind = message.__msgtype__
+        items.append((topic, ns, kind, bytes(m.store.serialize_cdr(message, kind))))
 
     for k in range(int(seconds * 10)):
-        ns = 10**9 + k * 10**8
+        ns = start_ns + k * 10**8
         if k == 0:
             put("/world/instruction", ns, m.make("std_msgs/msg/String", data="turn left in 40 m"))
             put("/world/question", ns, m.make("std_msgs/msg/String", data=QUESTION))
@@ -75,6 +74,23 @@ def write_drive(path: Path, seconds: float = 4.0, plans: bool = True, world: boo
             put("/world/ground_truth/boxes", ns, _boxes(m, ns, confidence=1.0))
         if plans and k % 5 == 0:
             _driver(m, ns, k, put)
+    return items
+
+
+def write_drive(path: Path, seconds: float = 4.0, plans: bool = True, world: bool = True) -> Path:
+    """A bag as our recorder writes it."""
+    return write_items(path, drive(seconds, plans, world))
+
+
+def write_items(path: Path, items: Iterable[Item]) -> Path:
+    """A bag of these messages by our own writer."""
+    writer = BagWriter(path)
+    known: set[str] = set()
+    for topic, ns, kind, data in items:
+        if topic not in known:
+            writer.add_topic(topic, kind)
+            known.add(topic)
+        writer.write(topic, ns, data)
     writer.close()
     return path
 

@@ -1,18 +1,19 @@
 """Bags of drives, whole and cut short, as records, summaries and scenes."""
 
 import json
-import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from bags import TRUTH, write_drive
+from bags import SPEED, TRUTH, write_drive
 
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.rig import load_rig
 from wamdiff2_ros.bag_messages import Bag
 from wamdiff2_ros.bag_reader import NotADrive, finish_drive, read_drive
-from wamdiff2_ros.bag_scenes import scenes
+from wamdiff2_ros.bag_scenes import Footage
+from wamdiff2_ros.bag_topics import find_parts
 from wamdiff2_ros.mcap_scan import Scan
 
 RIG = load_rig(Path(__file__).parents[2] / "config" / "rig_three.yaml")
@@ -73,18 +74,34 @@ def test_what_is_no_bag_of_a_drive_is_named(tmp_path: Path) -> None:
         read_drive(tmp_path / "text", RIG)
 
 
+def footage(bag: Path, names: list[str] = NAMES, **options: Any) -> Footage:
+    opened = Bag(bag)
+    return Footage(opened, find_parts(opened.topics(), names, **options), names)
+
+
 def test_scenes_are_what_a_driver_saw(bag: Path) -> None:
-    found = list(scenes(bag, NAMES, stamps={1_500_000_000, 3_000_000_000}))
-    assert [ns for ns, _ in found] == [1_500_000_000, 3_000_000_000]
-    scene = found[0][1]
+    film = footage(bag)
+    moments = film.moments([1_500_000_000, 3_000_000_000])
+    assert [moment.ns for moment in moments] == [1_500_000_000, 3_000_000_000]
+    scene = film.scene(moments[0])
     assert list(scene.images) == NAMES and scene.images["cam_front"].shape == (64, 64, 3)
     assert scene.instruction == "turn left in 40 m" and scene.ego.speed == pytest.approx(5.0)
+    assert film.motion_known(moments[0]) and film.skipped == {}
+    assert len(film.moments(period_s=1.0)) == 4
 
 
-def test_scenes_name_the_topic_that_is_missing(bag: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="/world/cam_back/image"):
-        list(scenes(bag, ["cam_back"]))
-    with pytest.raises(DataError, match="/vehicle/cam_front/image"):
-        list(scenes(bag, NAMES, prefix="/vehicle"))
-    shutil.copytree(bag, tmp_path / "copy")
-    assert len(list(scenes(tmp_path / "copy", NAMES, period_s=1.0))) == 4
+def test_the_driven_path_is_the_odometry_of_the_next_seconds(tmp_path: Path) -> None:
+    film = footage(write_drive(tmp_path / "bag", 6.0))
+    ahead = film.driven(1_500_000_000)
+    assert np.allclose(ahead, np.column_stack([SPEED * 0.5 * np.arange(1, 9), np.zeros(8)]))
+    assert np.allclose(film.driven(1_550_000_000), ahead)  # between two messages
+    assert film.driven(3_000_000_000) is None and film.driven(0) is None  # it ends before, it begins later
+
+
+def test_what_is_missing_is_named(bag: Path) -> None:
+    film = footage(bag, ["cam_front", "cam_back"])
+    assert "no telling which of" in film.parts.missing["cam_back"] and film.moments() == []
+    elsewhere = find_parts(Bag(bag).topics(), NAMES, prefix="/vehicle")
+    assert elsewhere.topics["cam_front"] == "/world/cam_front/image/compressed"
+    assert any("cam_front is taken to be /world/cam_front" in guess for guess in elsewhere.guessed)
+    assert "instruction" in elsewhere.missing  # a text is never guessed: it could be any text
