@@ -95,6 +95,8 @@ class BagFile:
 
     def write(self, entries: Sequence[Entry]) -> None:
         """Write one chunk. NoRoom: nothing was written. OSError: cut back to the chunk before; `abandon` it then."""
+        if os.fstat(self._handle).st_nlink == 0:  # writing would go on, into nothing
+            raise FileNotFoundError(errno.ENOENT, f"{self.facts.path} was deleted while it was written")
         chunk = sum(len(entry.data) + _RECORD_BYTES + _INDEX_BYTES for entry in entries)
         here = len({entry.topic for entry in entries})
         # Its own head and index; its entry in the file's index.

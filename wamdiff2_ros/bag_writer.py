@@ -229,7 +229,7 @@ class BagWriter:
 
     def _keep(self, file: BagFile, finished: bool) -> None:
         if not file.facts.counts:  # the disk was full before its first chunk
-            (self.path / file.facts.path).unlink()
+            (self.path / file.facts.path).unlink(missing_ok=True)
             self._numbered -= 1
         elif finished:
             self._files.append(file.facts)

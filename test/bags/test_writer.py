@@ -214,6 +214,18 @@ def test_a_full_disk_ends_it_by_parameter(tmp_path: Path) -> None:
         assert end.written + sum(end.dropped.values()) == end.arrived
 
 
+def test_a_bag_that_is_deleted_under_the_recorder_is_no_silent_loss(tmp_path: Path) -> None:
+    bag = BagWriter(tmp_path / "bag")
+    bag.add_topic("/a", STRING)
+    thread = BagThread(bag, queue_bytes=MIB)
+    thread.put("/a", START_NS, bytes(MIB))
+    wait_until(lambda: thread.state().written == 1)
+    shutil.rmtree(tmp_path / "bag")
+    thread.put("/a", START_NS, bytes(MIB))
+    wait_until(lambda: thread.state().name == FAILED)
+    assert "deleted" in thread.stop().reason
+
+
 def wait_until(true: object) -> None:
     until = 3000
     while not true():
