@@ -9,9 +9,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray
@@ -19,7 +18,7 @@ from rclpy.clock import Clock, ClockType
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 
-from wamdiff2_core.errors import ConfigError, Wamdiff2Error
+from wamdiff2_core.errors import Wamdiff2Error
 from wamdiff2_ros import settings_report, twins
 from wamdiff2_ros.connections import outputs_connection
 from wamdiff2_ros.deadline_mode import DeadlineMode
@@ -34,10 +33,11 @@ from wamdiff2_ros.loading import (
     free_memory,
     in_background,
     load_driver,
+    optional_cameras,
     warm_up,
 )
 from wamdiff2_ros.parameters import Settings
-from wamdiff2_ros.process import NodeFailed, run_node
+from wamdiff2_ros.process import NodeFailed, run_node, said_aloud
 from wamdiff2_ros.qos import OUTPUT
 from wamdiff2_ros.watchdog import PlanWatch
 from wamdiff2_ros.worker import Outcome, Worker
@@ -48,20 +48,6 @@ ANSWER_S = 2.0  # how long a transition waits for the answer that is being compu
 END_S = 1.0  # the same where the process ends
 FAREWELL_S = 0.5  # from the shutdown transition to the end of the process: time for the caller to hear of it
 SUCCESS, FAILURE = TransitionCallbackReturn.SUCCESS, TransitionCallbackReturn.FAILURE
-
-
-def said_aloud(transition: Callable[..., TransitionCallbackReturn]) -> Callable[..., TransitionCallbackReturn]:
-    """Log what a transition raises: rclpy turns it into an error state and says nothing."""
-
-    @wraps(transition)
-    def wrapped(node: Any, state: LifecycleState) -> TransitionCallbackReturn:
-        try:
-            return transition(node, state)
-        except Exception:
-            node.get_logger().error(traceback.format_exc())
-            raise
-
-    return wrapped
 
 
 class DriverNode(LifecycleNode):
@@ -123,7 +109,7 @@ class DriverNode(LifecycleNode):
             twins.packages(settings)
             self._driver = in_background(partial(self._load, settings), self._ending)
         except Wamdiff2Error as error:
-            self.get_logger().error(f"configure: {error}")
+            self.get_logger().error(f"configure: {'; '.join(str(error).splitlines())}")
             self._release()
             return FAILURE
         except Interrupted as left:
@@ -154,8 +140,8 @@ class DriverNode(LifecycleNode):
         assert self._listener is not None and self._outputs is not None
         if not self._answer_ended("activate"):
             return FAILURE
-        self._health = self._outputs.health = Health()
-        listener = self._listener
+        listener, self._health = self._listener, Health()
+        self._outputs.health = self._health
         listener.restart()
         self._worker = Worker(
             self._driver,
@@ -294,8 +280,6 @@ class DriverNode(LifecycleNode):
             array.status = [*array.status, self._plan_watch.status(name)]
         self._diagnostics.publish(array)
 
-    # -- helpers --------------------------------------------------------------------------------------------------
-
     def _now_s(self) -> float:
         return self.get_clock().now().nanoseconds * 1e-9
 
@@ -306,19 +290,6 @@ class DriverNode(LifecycleNode):
     def _about(self, settings: Settings) -> dict[str, str]:
         kernels = str(getattr(self._driver, "kernels", "torch"))
         return {"kernels": kernels, "device": settings.device, "checkpoint": settings.checkpoint}
-
-
-def optional_cameras(driver: Any, settings: Settings) -> frozenset[str]:
-    """Cameras that scenes may lack; none unless missing_camera is drop. ConfigError if the checkpoint allows none."""
-    if settings.missing_camera != "drop":
-        return frozenset()
-    optional = frozenset(driver.optional_cameras) & set(settings.cameras)
-    if not optional:
-        raise ConfigError(
-            f"missing_camera: drop, but checkpoint {settings.checkpoint} needs each of {', '.join(settings.cameras)} "
-            "(its config.json names no optional_cameras among them); use hold or stop"
-        )
-    return optional
 
 
 def main(args: list[str] | None = None) -> int:

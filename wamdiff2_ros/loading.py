@@ -18,6 +18,8 @@ from wamdiff2_ros.parameters import Settings
 
 T = TypeVar("T")
 POLL_S = 0.05
+# What torch, the file system and odd values in a checkpoint's files raise.
+LOADING_ERRORS = (RuntimeError, AssertionError, OSError, ValueError, TypeError, LookupError)
 GREY_HEIGHT_WIDTH = (96, 160)
 
 
@@ -34,6 +36,8 @@ def load_driver(settings: Settings) -> Any:
 
     Raises CheckpointError or ConfigError with one line that names the folder and the device.
     """
+    if not settings.checkpoint:
+        raise ConfigError("checkpoint: no folder is named; set this parameter")
     from wamdiff2_core.driver import Driver
 
     if settings.threads:
@@ -42,7 +46,7 @@ def load_driver(settings: Settings) -> Any:
         torch.set_num_threads(settings.threads)
     try:
         return Driver.from_checkpoint(settings.checkpoint, device=settings.device, dtype=settings.dtype)
-    except (RuntimeError, AssertionError, OSError) as error:  # what torch and the file system say
+    except LOADING_ERRORS as error:
         raise ConfigError(f"{settings.checkpoint} on {settings.device}: {first_line(error)}") from error
 
 
@@ -62,13 +66,13 @@ def warm_up(driver: Any, settings: Settings) -> None:
     """Answer one grey scene, so that the first real one is not slow. ConfigError if the model cannot."""
     try:
         answer_grey(driver, settings, settings.tasks)
-    except RuntimeError as error:  # how torch says "out of memory" and the like
+    except LOADING_ERRORS as error:  # RuntimeError: how torch says "out of memory"
         raise ConfigError(f"{settings.checkpoint} on {settings.device}: warm-up: {first_line(error)}") from error
 
 
 def first_line(error: BaseException) -> str:
     """What an error says, without the pages that torch may add."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    return f"{type(error).__name__}: {str(error).strip()}".splitlines()[0]
 
 
 def first_camera(settings: Settings) -> Camera | None:
@@ -81,6 +85,19 @@ def first_camera(settings: Settings) -> Camera | None:
         if camera.name == settings.cameras[0]:
             return camera
     raise ConfigError(f"rig {settings.rig} has no camera {settings.cameras[0]}")
+
+
+def optional_cameras(driver: Any, settings: Settings) -> frozenset[str]:
+    """Cameras that scenes may lack; none unless missing_camera is drop. ConfigError if the checkpoint allows none."""
+    if settings.missing_camera != "drop":
+        return frozenset()
+    optional = frozenset(driver.optional_cameras) & set(settings.cameras)
+    if not optional:
+        raise ConfigError(
+            f"missing_camera: drop, but checkpoint {settings.checkpoint} needs each of {', '.join(settings.cameras)} "
+            "(its config.json names no optional_cameras among them); use hold or stop"
+        )
+    return optional
 
 
 def in_background(work: Callable[[], T], stop: Callable[[], bool]) -> T:

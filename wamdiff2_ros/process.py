@@ -7,13 +7,16 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import rclpy
 from rclpy.exceptions import ParameterException
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.impl.implementation_singleton import rclpy_implementation
+from rclpy.lifecycle import LifecycleState, TransitionCallbackReturn
 from rclpy.signals import SignalHandlerOptions
 
 from wamdiff2_core.errors import Wamdiff2Error
@@ -107,3 +110,17 @@ def _spin(
         print(f"{made[0].get_name() if made else 'node'}: {error}", file=sys.stderr, flush=True)
         return 1
     return 0
+
+
+def said_aloud(transition: Callable[..., TransitionCallbackReturn]) -> Callable[..., TransitionCallbackReturn]:
+    """Log what a transition raises: rclpy turns it into an error state and says nothing."""
+
+    @wraps(transition)
+    def wrapped(node: Any, state: LifecycleState) -> TransitionCallbackReturn:
+        try:
+            return transition(node, state)
+        except Exception:
+            node.get_logger().error(traceback.format_exc())
+            raise
+
+    return wrapped
