@@ -1,7 +1,8 @@
 """The driver node as a process whose driver behaves as its checkpoint is named; run by the tests with `python -m`.
 
 "one", "two": answers at once, as plans of that many metres a second, holding MEGABYTES of weights. "slow": an answer
-takes a minute, except the one at configure. "loading": takes a minute to load. "nowhere": does not exist.
+takes a minute, except the one at configure. "loading": takes a minute to load. "nowhere": does not exist. "bug": the
+driver raises what nobody expects of it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ def make(settings: Settings) -> NamedDriver:
     if settings.checkpoint == "loading":
         print("loading", flush=True)
         time.sleep(LONG_S)
+    if settings.checkpoint == "bug":
+        raise KeyError("a mistake in the program")
     if settings.checkpoint not in SPEEDS:
         raise CheckpointError(f"{settings.checkpoint}: expected a checkpoint folder, got nothing")
     return NamedDriver(settings.checkpoint)

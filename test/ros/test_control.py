@@ -66,6 +66,15 @@ def test_a_failing_configure_can_be_tried_again(start: Callable[..., Remote]) ->
     assert r.end(signal.SIGTERM) == 0 and "Traceback" not in r.log
 
 
+def test_a_mistake_in_a_transition_is_logged_and_leads_back_to_unconfigured(start: Callable[..., Remote]) -> None:
+    r = start(START, "checkpoint:=bug")
+    assert not r.change("configure") and r.state() == "unconfigured"
+    r.until(lambda: "KeyError: 'a mistake in the program'" in r.log, "the traceback in the log")
+    assert r.set(checkpoint="one") == [] and r.change("configure") and r.change("activate")
+    r.until(r.plans, "a plan", r.send)
+    assert r.end(signal.SIGINT) == 0
+
+
 def test_no_output_while_inactive_and_no_old_frame_after(start: Callable[..., Remote]) -> None:
     r = start(START, "checkpoint:=one", "max_frame_age_s:=10", "odometry_max_age_s:=10")
     assert r.change("configure") and r.change("activate")
