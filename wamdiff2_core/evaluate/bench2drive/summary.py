@@ -39,7 +39,12 @@ def summarize_run(
     ability = abilities(merged, map_lookups)
     efficient, efficiency_problems = efficiencies(merged)
     smooth, smoothness_problems = _smoothness(run, merged, metric_dir)
-    problems = [*run.problems, *doubts(run.records, first, ability.map_needed), *efficiency_problems, *smoothness_problems]
+    problems = [
+        *run.problems,
+        *doubts(run.records, first, ability.map_needed),
+        *efficiency_problems,
+        *smoothness_problems,
+    ]
     return {
         "benchmark": RELEASE,
         "input": str(run.folder),
@@ -51,6 +56,7 @@ def summarize_run(
         "records": len(run.records),
         "eval_num": len(run.records),
         "warning_not_220": len(run.records) != ROUTES,
+        "metric_records": sum(record.save_name in smooth for record in merged),
         "routes_driven": sum(route in routes_by_id() for route in first),
         "distinct": _distinct(first),
         "ability_detail": ability.detail(),
