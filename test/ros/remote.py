@@ -7,13 +7,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import rclpy
-from harness import CAMERAS, LIMIT_S
+from harness import CAMERAS
 from lifecycle_msgs.srv import ChangeState, GetState
 from nav_msgs.msg import Odometry
 from rcl_interfaces.srv import SetParameters, SetParametersAtomically
@@ -30,15 +30,19 @@ from wamdiff2_ros.images import fill_compressed
 from wamdiff2_ros.odometry import OdometrySample
 from wamdiff2_ros.qos import LATCHED, ODOMETRY_IN, OUTPUT, SENSOR_OUT
 
+LIMIT_S = 60.0  # a process starts, and all share the machine
 GREY = np.full((48, 64, 3), 90, np.uint8)
 TRANSITIONS = {"configure": 1, "cleanup": 2, "activate": 3, "deactivate": 4}
 SHUTDOWN = {"unconfigured": 5, "inactive": 6, "active": 7}
 
 
 class Remote:
-    """Starts `module` (of this folder) with `arguments` after --ros-args, and a probe beside it."""
+    """Starts `module` (of this folder or, with a dot, of a package) with `arguments` after --ros-args, and a probe."""
 
-    def __init__(self, module: str, *arguments: str) -> None:
+    def __init__(
+        self, module: str, *arguments: str, cameras: Sequence[str] = CAMERAS, limit_s: float = LIMIT_S
+    ) -> None:
+        self.limit_s = limit_s
         self.context = Context()
         rclpy.init(context=self.context)
         self.node = Node("probe", context=self.context)
@@ -52,12 +56,13 @@ class Remote:
         self.node.create_subscription(String, "/wamdiff2/output/parameters", self.parameters.append, LATCHED)
         self._images = {
             name: self.node.create_publisher(CompressedImage, f"/wamdiff2/input/{name}/image/compressed", SENSOR_OUT)
-            for name in CAMERAS
+            for name in cameras
         }
         self._odometry = self.node.create_publisher(Odometry, "/wamdiff2/input/odometry", ODOMETRY_IN)
         self.lines: list[str] = []
-        command = [sys.executable, "-u", str(Path(__file__).parent / f"{module}.py"), "--ros-args"]
-        command += ["-p", f"cameras:=[{','.join(CAMERAS)}]", "-p", "overlay:=false", *arguments]
+        program = ["-m", module] if "." in module else [str(Path(__file__).parent / f"{module}.py")]
+        command = [sys.executable, "-u", *program, "--ros-args", "-p", f"cameras:=[{','.join(cameras)}]"]
+        command += ["-p", "overlay:=false", *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -77,10 +82,12 @@ class Remote:
 
     def until(self, condition: Callable[[], Any], what: str, do: Callable[[], Any] = lambda: None) -> None:
         """Spin, calling `do` about every 30 ms, until the condition holds."""
-        until_s, next_s = time.monotonic() + LIMIT_S, 0.0
+        until_s, next_s = time.monotonic() + self.limit_s, 0.0
         while not condition():
             late = time.monotonic() > until_s or self.process.poll() is not None
-            assert not late, f"{what} did not happen within {LIMIT_S} s or before the node ended; it said:\n{self.log}"
+            assert not late, (
+                f"{what} did not happen within {self.limit_s} s or before the node ended; it said:\n{self.log}"
+            )
             if time.monotonic() >= next_s:
                 do()
                 next_s = time.monotonic() + 0.03
@@ -136,7 +143,7 @@ class Remote:
         """Send the signals, one right after the other, and return the exit code."""
         for number in signals:
             self.process.send_signal(number)
-        code = self.process.wait(LIMIT_S)
+        code = self.process.wait(self.limit_s)
         self._reader.join()
         return code
 
