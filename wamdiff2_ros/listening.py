@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,11 @@ from wamdiff2_ros.senders import Senders
 from wamdiff2_ros.texts import plain_text
 from wamdiff2_ros.worker import Inputs
 
+PROFILES = ("FASTDDS_DEFAULT_PROFILES_FILE", "FASTRTPS_DEFAULT_PROFILES_FILE")
+NO_PROFILE = (
+    f"raw images without a DDS profile: large ones will be lost; set {PROFILES[0]} to our config/fastdds.xml "
+    f"({PROFILES[1]} up to Jazzy), as our launch files do"
+)
 NO_CLOCK = "use_sim_time is set, and /clock has not come yet"
 
 
@@ -124,6 +130,8 @@ class Listener:
 
     def _subscribe(self, settings: Settings) -> None:
         compressed = settings.image_transport == "compressed"
+        if not compressed and not any(name in os.environ for name in PROFILES):
+            self._node.get_logger().warning(NO_PROFILE)
         kind: Any = CompressedImage if compressed else Image
         images = IMAGES_IN[settings.image_reliability]
         for name in settings.cameras:

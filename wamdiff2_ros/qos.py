@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 
-# Sensor streams: the newest sample counts, a lost one is not sent again. Fits senders of both kinds.
+# Sensor streams: the newest sample counts, a lost one is not sent again. Fits senders of both kinds. Depth 1 also where
+# this process gets too little CPU: deeper queues then lost more of six raw cameras and made the rest half a second
+# late (benchmarks/camera_delivery.py).
 SENSOR_IN = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 # Some links lose parts of large images for best effort; then a sender that is reliable may be asked to repeat.
 IMAGES_IN = {

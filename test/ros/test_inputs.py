@@ -226,6 +226,33 @@ def test_odometry_of_another_time_moves_no_plan(make_harness: Any) -> None:
     assert not h.valid_plans()
 
 
+# -- raw images -------------------------------------------------------------------------------------------------------
+
+
+def test_raw_images_arrive_and_odd_ones_are_named_and_counted(make_harness: Any, capfd: Any) -> None:
+    h = make_harness(cameras=["cam_front"], image_transport="raw")
+    topic = "/wamdiff2/input/cam_front/image"
+    sender = h.probe.create_publisher(Image, topic, SENSOR_OUT)
+    picture = np.random.default_rng(0).integers(0, 256, (2, 5, 3), dtype=np.uint8)
+    padded = np.concatenate([picture.reshape(2, 15), np.zeros((2, 1), np.uint8)], axis=1).tobytes()
+    good = Image(height=2, width=5, encoding="rgb8", step=16, data=padded)
+    odd = Image(height=480, width=1920, encoding="rgb8", step=5760, data=bytes(110_592))
+
+    def send(message: Image) -> None:
+        h.send_odometry()
+        message.header = cv.header(h.now_s(), "x")
+        sender.publish(message)
+
+    h.spin_until(h.valid_plans, "a plan", lambda: send(good))
+    np.testing.assert_array_equal(h.driver.scenes[-1].images["cam_front"], picture)
+    h.spin_until(lambda: "image has 110592 bytes" in h.diagnosis(f"input {topic}"), "the name", lambda: send(odd))
+    assert int(values(h, f"input {topic}")["refused broken pictures"]) > 0
+    assert h.outputs["trajectory"][-1].status == Trajectory.STATUS_INPUT
+    before = len(h.valid_plans())
+    h.spin_until(lambda: len(h.valid_plans()) > before, "recovery", lambda: send(good))
+    assert "raw images without a DDS profile" in capfd.readouterr().err
+
+
 # -- texts ------------------------------------------------------------------------------------------------------------
 
 
