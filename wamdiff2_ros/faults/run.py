@@ -18,12 +18,13 @@ VALID = 0
 TURN_S = 0.05
 MEMORY_PERIOD_S = 2.0
 NAMED_WITHIN_S = 5.0
-ADAPT_S = 3.0
+ADAPT_ANSWERS = 4  # looked at to see how fast this machine is
+MOST_ENDS = 5  # of processes by themselves, before the run is given up
 LEAST_AGE_S, MOST_AGE_S = 1.0, 10.0
 
 
 class NeverPlanned(Wamdiff2Error):
-    """The driver gave no plan although no fault was made."""
+    """The driver gave no plan, or a process ended, although no fault was made."""
 
 
 @dataclass
@@ -94,6 +95,7 @@ class Runner:
     def run(self, kinds: Iterable[Kind], seconds: float) -> RunRecord:
         """Start everything, go through `kinds` for so long after the first plan, end everything."""
         record, log = self.record, self._bench.log
+        record.ended_by_itself = self._bench.processes.died
         self._bench.start()
         try:
             if not self._healthy(self._start_s):
@@ -110,13 +112,16 @@ class Runner:
             self._wait(1.0)
         finally:
             record.ended_s = time.monotonic()
-            record.ended_by_itself = self._bench.processes.died
             record.exit_codes = self._bench.processes.end_all()
         return record
 
     def _adapt(self) -> None:
         """Set the limit on the age of a plan to what this machine can keep, with room for one that is busy."""
-        self._wait(ADAPT_S)
+        until_s = time.monotonic() + self._start_s
+        while len(self._took_s) < ADAPT_ANSWERS:
+            if time.monotonic() > until_s:
+                raise NeverPlanned(f"{len(self._took_s)} stats within {self._start_s:.0f} s")
+            self._turn()
         usual_s = sorted(self._took_s)[len(self._took_s) // 2]
         limit_s = round(min(MOST_AGE_S, LEAST_AGE_S + 3.0 * usual_s), 2)
         self._say(f"an answer takes {usual_s:.2f} s here: plans may be {limit_s} s old at most")
@@ -170,5 +175,12 @@ class Runner:
         if time.monotonic() >= self._next_memory_s:
             self._next_memory_s = time.monotonic() + MEMORY_PERIOD_S
             for name in self._bench.processes.look():
-                self._say(f"{name} has ended: {last_lines(self._bench.processes.life(name).log)}")
-                self._bench.processes.start(name)
+                self._again(name)
+
+    def _again(self, name: str) -> None:
+        """A process has ended by itself: a failure, but the run goes on with a new one unless it ends each time."""
+        words = f"{name} has ended by itself\n{last_lines(self._bench.processes.life(name).log)}"
+        if not self.record.faults or len(self.record.ended_by_itself) > MOST_ENDS:
+            raise NeverPlanned(words)
+        self._say(words)
+        self._bench.processes.start(name)
