@@ -99,6 +99,29 @@ def drive(
     _show(closed_loop.evaluate(arguments), out.with_suffix(".json"), as_json)
 
 
+@app.command("bench2drive")
+def bench2drive(
+    results: Annotated[list[Path], typer.Argument(help="Folder of leaderboard result files; several: one per seed")],
+    map_lookups: Annotated[
+        Path | None, typer.Option(help="JSON: where the first junctions of failed routes are")
+    ] = None,
+    metric_dir: Annotated[Path | None, typer.Option(help="Folder of SAVE_NAME/metric_info.json (one run only)")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for summary.json, report.md, report.html")] = Path(
+        "out/bench2drive"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Bench2Drive's scores of result files, like its official tools: driving score, success, abilities, comfort."""
+    from wamdiff2_core.evaluate.bench2drive import command
+
+    made = command.evaluate(results, out, map_lookups, metric_dir)
+    if as_json:
+        print(json.dumps(made.summary, indent=2))
+    else:
+        command.show(made, Console())
+        Console(stderr=True).print(f"wrote {out}")
+
+
 @app.command("table")
 def table(
     results: Annotated[list[Path], typer.Argument(help="Result files of frames, drive and bench")],
