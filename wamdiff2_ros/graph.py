@@ -53,7 +53,8 @@ def inputs_from(prefix: str, cameras: Sequence[str], transport: str = "compresse
 
 
 def driver(prefix: str, cameras: Sequence[str], parameters: Mapping[str, Any]) -> NodeSpec:
-    return NodeSpec("wamdiff2", "driver_node", parameters, inputs_from(prefix, cameras))
+    transport = str(parameters.get("image_transport", "compressed"))
+    return NodeSpec("wamdiff2", "driver_node", parameters, inputs_from(prefix, cameras, transport))
 
 
 def follower(prefix: str, parameters: Mapping[str, Any] | None = None) -> NodeSpec:

@@ -18,16 +18,16 @@ from wamdiff2_core.errors import ConfigError
 OUR_NODES = ("/wamdiff2", "/follower", "/world", "/recorder")
 
 
-def sections(content: Any, prefix: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The node names in a parameter file's content, split at slashes: namespaces may be nested maps."""
+def _sections(content: Any, prefix: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """(node name split at slashes, parameters) of a parameter file's content: namespaces may be nested maps."""
     if not isinstance(content, Mapping):
         return []
-    found: list[tuple[str, ...]] = []
+    found: list[tuple[tuple[str, ...], Any]] = []
     for key, value in content.items():
         if key == "ros__parameters":
-            found.append(prefix)
+            found.append((prefix, value))
         else:
-            found += sections(value, (*prefix, *(token for token in str(key).split("/") if token)))
+            found += _sections(value, (*prefix, *tokens(str(key))))
     return found
 
 
@@ -44,6 +44,15 @@ def unused_sections(path: Path, nodes: Iterable[str]) -> list[str]:
     """Sections of a parameter file that apply to none of these nodes (full names). ConfigError if it cannot be read."""
     names = [tokens(name) for name in nodes]
     return [_joined(s) for s in _read(path) if not any(matches(s, name) for name in names)]
+
+
+def file_parameters(path: Path, node: str) -> dict[str, Any]:
+    """What a parameter file sets for the node with this full name; empty if none of its sections is for it."""
+    values: dict[str, Any] = {}
+    for section, given in _sections(_content(path)):
+        if matches(section, tokens(node)) and isinstance(given, Mapping):
+            values |= given
+    return values
 
 
 def file_warning(path: Path, node: str) -> str:
@@ -99,8 +108,12 @@ def tokens(name: str) -> tuple[str, ...]:
 
 
 def _read(path: Path) -> list[tuple[str, ...]]:
+    return [section for section, _ in _sections(_content(path))]
+
+
+def _content(path: Path) -> Any:
     try:
-        return sections(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: expected a ROS parameter file, got {error}") from error
 

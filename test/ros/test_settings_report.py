@@ -76,6 +76,13 @@ def test_nested_namespaces_and_other_nodes(tmp_path: Path) -> None:
         report.file_warning(path, "/wamdiff2")
 
 
+def test_what_a_file_sets_for_a_node(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text("/**:\n  ros__parameters: {steps: 1, rule: static}\n/wamdiff2:\n  ros__parameters: {steps: 2}\n")
+    assert report.file_parameters(path, "/wamdiff2") == {"steps": 2, "rule": "static"}
+    assert report.file_parameters(path, "/other") == {"steps": 1, "rule": "static"}
+
+
 def test_a_file_of_a_run_may_have_more_of_our_nodes_but_not_misspelt_ones(tmp_path: Path) -> None:
     run = ["/wamdiff2", "/recorder"]
     assert report.run_warning(written(tmp_path / "p.yaml", "/wamdiff2", "/follower", "/world"), run) == ""
