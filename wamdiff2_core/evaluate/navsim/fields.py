@@ -1,0 +1,74 @@
+"""Checked values out of scene files: every wrong field ends in a DataError that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from wamdiff2_core.errors import DataError
+
+
+def field(record: object, key: str, where: str) -> Any:
+    """The value of a key. DataError if the record is none or lacks it."""
+    if not isinstance(record, Mapping):
+        raise DataError(f"{where}: expected an object with {key!r}, got {type(record).__name__}")
+    if key not in record:
+        raise DataError(f"{where}: {key!r} is missing")
+    return record[key]
+
+
+def listed(record: object, key: str, where: str) -> list:
+    """The list of a key."""
+    value = field(record, key, where)
+    if not isinstance(value, list):
+        raise DataError(f"{where}.{key}: expected a list, got {type(value).__name__}")
+    return value
+
+
+def text(record: object, key: str, where: str) -> str:
+    """The text of a key, not empty."""
+    value = field(record, key, where)
+    if not isinstance(value, str) or not value:
+        raise DataError(f"{where}.{key}: expected a text, got {value!r}")
+    return value
+
+
+def numbers(value: object, shape: tuple[int | None, ...], where: str) -> np.ndarray:
+    """Finite float64 of a shape; None stands for any length."""
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{where}: expected numbers of shape {_shown(shape)}: {error}") from error
+    if array.ndim != len(shape) or any(want not in (None, have) for want, have in zip(shape, array.shape)):
+        raise DataError(f"{where}: expected shape {_shown(shape)}, got {array.shape}")
+    if not np.isfinite(array).all():
+        raise DataError(f"{where}: expected finite numbers, got NaN or infinity")
+    return array
+
+
+def number(record: object, key: str, where: str) -> float:
+    """The finite number of a key."""
+    return float(numbers(field(record, key, where), (), f"{where}.{key}"))
+
+
+def size(record: object, key: str, where: str) -> float:
+    """The number of a key, above zero."""
+    value = number(record, key, where)
+    if value <= 0:
+        raise DataError(f"{where}.{key}: expected more than 0, got {value}")
+    return value
+
+
+def distinct(names: Iterable[str], where: str) -> None:
+    """DataError if a name is there twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise DataError(f"{where}: {name!r} is there twice")
+        seen.add(name)
+
+
+def _shown(shape: tuple[int | None, ...]) -> str:
+    return "(" + ", ".join("any" if length is None else str(length) for length in shape) + ")"

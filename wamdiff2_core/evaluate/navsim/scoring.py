@@ -1,0 +1,206 @@
+"""PDMS (NAVSIM v1.1) and EPDMS (v2) of plans in a scene.
+
+    PDMS  = NC DAC (5 EP + 5 TTC + 2 C) / 12
+    EPDMS = NC DAC DDC TLC (5 EP + 5 TTC + 2 LK + 2 HC + 2 EC) / 16, without a plan before it: without EC, over 14
+
+Source: Dauner et al., NAVSIM (2024), and Cao et al., pseudo-simulation (2025), in the form of the official code's
+tags v1.1 and v2.2. Every plan is scored as in a call of its own: its progress is measured against the reference's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wamdiff2_core.errors import DataError
+from wamdiff2_core.evaluate.navsim import collisions, comfort, rules
+from wamdiff2_core.evaluate.navsim.areas import Where, locate
+from wamdiff2_core.evaluate.navsim.scene import Scene, path_of, read_scene
+from wamdiff2_core.evaluate.navsim.simulate import simulate
+from wamdiff2_core.evaluate.navsim.vehicle import PLAN_POSES, POSES
+
+CHUNK = 32  # plans at once: their arrays stay in the processor's caches
+V2_TTC_STEPS = POSES - int(collisions.LOOK_AHEAD[-1])  # v2 looks no further than the plan; v1 does
+V1_WEIGHTS = {"ep": 5.0, "ttc": 5.0, "comfort": 2.0}
+V2_WEIGHTS = {"ep": 5.0, "ttc": 5.0, "lk": 2.0, "hc": 2.0, "ec": 2.0}
+V2_FACTORS = ("nc", "dac", "ddc", "tlc")
+
+
+Table = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Driven:
+    """What N drives of the car did: plans, then the reference, then the human if there is one. First axis: the drive.
+
+    states: (N, 41, 11). faults, meets: (N, 41, O) contacts at fault and objects met by driving on straight.
+    agent, at_start: (O,) whether an object is an agent, and whether it overlaps the car at the start. progress_m: (N,).
+    """
+
+    states: np.ndarray
+    where: Where
+    faults: np.ndarray
+    meets: np.ndarray
+    agent: np.ndarray
+    at_start: np.ndarray
+    progress_m: np.ndarray
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Results of N plans: tables of (N,) by name. "ec" is NaN without a plan before.
+
+    human_filtered, human: the same forgiven where the human fails too, and the human's own sub-scores; None without a
+    human's drive. states: simulated, (N, 41, 11), relative to the scene's origin.
+    """
+
+    v11: Table
+    v2: Table
+    human_filtered: Table | None
+    human: dict[str, float] | None
+    states: np.ndarray
+
+
+def score(scene: dict) -> dict[str, dict[str, float | None]]:
+    """Sub-scores and scores of a scene's own plan: {"v11": {...}, "v2": {...}, "v2_human_filtered": {...}}.
+
+    The last is there if the scene has a human's drive; `ec` is None without a plan before. DataError on bad input.
+    """
+    record = read_scene(scene)
+    return rows_of(score_plans(record, record.plan[None]))
+
+
+def rows_of(scored: Scored, index: int = 0) -> dict[str, dict[str, float | None]]:
+    """One plan's results as plain numbers, by version; NaN becomes None."""
+    tables = {"v11": scored.v11, "v2": scored.v2, "v2_human_filtered": scored.human_filtered}
+    return {
+        version: {name: None if np.isnan(values[index]) else float(values[index]) for name, values in table.items()}
+        for version, table in tables.items()
+        if table is not None
+    }
+
+
+def score_plans(scene: Scene, plans: np.ndarray) -> Scored:
+    """Results of plans (N, 8, 3) in the frame of the ego, N >= 1. DataError on another shape or values not finite."""
+    plans = np.asarray(plans, dtype=np.float64)
+    if plans.ndim != 3 or not len(plans) or plans.shape[1:] != (PLAN_POSES, 3) or not np.isfinite(plans).all():
+        raise DataError(f"{scene.id}: expected finite plans (N, {PLAN_POSES}, 3), got shape {plans.shape}")
+    parts = [_score_chunk(scene, plans[at : at + CHUNK]) for at in range(0, len(plans), CHUNK)]
+    return parts[0] if len(parts) == 1 else _joined(parts)
+
+
+def drive(scene: Scene, plans: np.ndarray) -> tuple[Driven, np.ndarray | None]:
+    """All drives of a scene, and the states (41, 11) of the plan before, if there is one."""
+    own = plans if scene.human is None else np.concatenate([plans, scene.human[None]])
+    paths = path_of(own, scene.start)
+    paths = np.concatenate([paths[: len(plans)], scene.reference[None], paths[len(plans) :]])
+    starts = np.broadcast_to(scene.start, (len(paths), len(scene.start)))
+    if scene.before is not None:
+        paths = np.concatenate([paths, scene.before.path[None]])
+        starts = np.concatenate([starts, scene.before.start[None]])
+    states = simulate(paths, starts)
+    before = None if scene.before is None else states[-1]
+    return _driven(scene, states if before is None else states[:-1]), before
+
+
+def _driven(scene: Scene, states: np.ndarray) -> Driven:
+    where = locate(states, scene.areas)
+    objects = collisions.near(states, scene.objects)
+    return Driven(
+        states=states,
+        where=where,
+        faults=collisions.at_fault(states, where, objects),
+        meets=collisions.would_meet(states, where, objects),
+        agent=objects.agent,
+        at_start=collisions.touched_at_start(scene.start, objects),
+        progress_m=rules.progress(where.centre, scene.centreline),
+    )
+
+
+def _score_chunk(scene: Scene, plans: np.ndarray) -> Scored:
+    driven, before = drive(scene, plans)
+    count = len(plans)
+    states = driven.states[:count]
+    v2 = _parts_v2(scene, driven)
+    product = _product(v2)
+    rows = {name: values[:count] for name, values in v2.items()}
+    reference = driven.progress_m[count] * product[count]
+    rows["ep"] = rules.progress_v2(driven.progress_m[:count], product[:count], reference)
+    rows["hc"] = _comfortable(comfort.history_signals(states, scene.past))
+    rows["ec"] = np.full(count, np.nan)
+    if before is not None and scene.before is not None:
+        rows["ec"] = comfort.extended_comfort(comfort.changes(states, before, scene.before.steps))
+    human = None if scene.human is None else {name: float(values[-1]) for name, values in v2.items()}
+    return Scored(_v1(driven, count), _v2(rows), None if human is None else _forgiven(rows, human), human, states)
+
+
+def _v1(driven: Driven, count: int) -> Table:
+    """PDMS of the first `count` drives; the one after them is the reference."""
+    nc, dac = collisions.no_collision_score(driven.faults, driven.agent), rules.drivable_area(driven.where)
+    masked = driven.progress_m * nc * dac
+    parts = {
+        "nc": nc[:count],
+        "dac": dac[:count],
+        "ddc_not_in_score": rules.driving_direction(driven.where, outside_intersections=False)[:count],
+        "ep": rules.progress_v1(masked[:count], (nc * dac)[:count], masked[count]),
+        "ttc": 1.0 - np.logical_or.reduce(driven.meets[:count], axis=(1, 2)),
+        "comfort": _comfortable(comfort.plan_signals(driven.states[:count])),
+    }
+    return {**parts, "score": parts["nc"] * parts["dac"] * _weighted(parts, V1_WEIGHTS)}
+
+
+def _parts_v2(scene: Scene, driven: Driven) -> Table:
+    """Sub-scores of all drives that need no comparison. Objects that overlap the car at the start do not count."""
+    left = ~driven.at_start
+    return {
+        "nc": collisions.no_collision_score(driven.faults[..., left], driven.agent[left]),
+        "dac": rules.drivable_area(driven.where),
+        "ddc": rules.driving_direction(driven.where, outside_intersections=True),
+        "tlc": rules.traffic_lights(driven.states, driven.where.centre, scene.red),
+        "ttc": 1.0 - np.logical_or.reduce(driven.meets[:, :V2_TTC_STEPS, left], axis=(1, 2)),
+        "lk": rules.lane_keeping(driven.where, scene.centreline),
+    }
+
+
+def _v2(parts: Table) -> Table:
+    """EPDMS of sub-scores, and the official column that is made before extended comfort is known."""
+    product = _product(parts)
+    without = {name: weight for name, weight in V2_WEIGHTS.items() if name != "ec"}
+    column = product * _weighted(parts, without)
+    whole = np.where(np.isnan(parts["ec"]), column, product * _weighted(parts, V2_WEIGHTS))
+    named = {name: parts[name] for name in ("nc", "dac", "ddc", "tlc", "ep", "ttc", "lk", "hc")}
+    return {
+        **named,
+        "multiplicative_product": product,
+        "pdm_score_column_without_ec": column,
+        "ec": parts["ec"],
+        "score": whole,
+    }
+
+
+def _forgiven(parts: Table, human: dict[str, float]) -> Table:
+    """EPDMS with each sub-score 1 where the human's is 0. The official column without EC stays as it was."""
+    forgiven = {name: np.ones_like(values) if human.get(name) == 0.0 else values for name, values in parts.items()}
+    return {**_v2(forgiven), "pdm_score_column_without_ec": _v2(parts)["pdm_score_column_without_ec"]}
+
+
+def _product(parts: Table) -> np.ndarray:
+    return np.prod([parts[name] for name in V2_FACTORS], axis=0)
+
+
+def _weighted(parts: Table, weights: dict[str, float]) -> np.ndarray:
+    return np.add.reduce([weight * parts[name] for name, weight in weights.items()]) / sum(weights.values())
+
+
+def _comfortable(signals: Table) -> np.ndarray:
+    return np.logical_and.reduce(list(comfort.within_limits(signals).values())).astype(float)
+
+
+def _joined(parts: list[Scored]) -> Scored:
+    def table(name: str) -> Table:
+        tables = [getattr(part, name) for part in parts]
+        return {key: np.concatenate([one[key] for one in tables]) for key in tables[0]}
+
+    filtered = None if parts[0].human_filtered is None else table("human_filtered")
+    return Scored(table("v11"), table("v2"), filtered, parts[0].human, np.concatenate([part.states for part in parts]))
