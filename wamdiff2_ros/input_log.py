@@ -69,10 +69,22 @@ class InputLog:
         with self._lock:
             self._entry(topic).noted[kind] += 1
 
+    def warned(self, topic: str, kind: str, text: str) -> None:
+        """Something worth a warning that refuses no message."""
+        self.noted(topic, kind)
+        with self._lock:
+            entry = self._entry(topic)
+            entry.problem, entry.problem_s = text, time.monotonic()
+
     def refused_total(self) -> int:
         """Refused messages of all topics."""
         with self._lock:
             return sum(entry.refused.total() for entry in self._topics.values())
+
+    def heard_of(self, topic: str) -> bool:
+        """Whether anything was ever said about the topic."""
+        with self._lock:
+            return topic in self._topics
 
     def last_good_s(self, topic: str) -> float | None:
         with self._lock:

@@ -32,6 +32,7 @@ NO_PROFILE = (
     f"raw images without a DDS profile: large ones will be lost; set {PROFILES[0]} to our config/fastdds.xml "
     f"({PROFILES[1]} up to Jazzy), as our launch files do"
 )
+JUMP_FORWARD_S = 1.0  # between two /clock messages: simulated time was set anew, not just run on
 NO_CLOCK = "use_sim_time is set, and /clock has not come yet"
 
 
@@ -58,7 +59,11 @@ class Listener:
         self._subscribe(settings())
         self.topics = {name: wanted.topic for name, wanted in self._wanted.items()}
         self._jump = node.get_clock().create_jump_callback(
-            JumpThreshold(min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=True),
+            JumpThreshold(
+                min_forward=Duration(seconds=JUMP_FORWARD_S),
+                min_backward=Duration(nanoseconds=-1),
+                on_clock_change=True,
+            ),
             post_callback=self._clock_jumped,
         )
 
@@ -124,6 +129,8 @@ class Listener:
             states[wanted.topic] = InputState(level, text, state.values)
         if self.now_s() <= 0.0:
             states["/clock"] = InputState(ERROR, NO_CLOCK)
+        elif self.log.heard_of("/clock"):
+            states["/clock"] = self.log.state("/clock", now_s, required=False)
         return states
 
     # -- subscriptions --------------------------------------------------------------------------------------------
@@ -228,7 +235,10 @@ class Listener:
         return plain
 
     def _clock_jumped(self, jump: Any) -> None:
-        """Time went back (a bag loops) or changed its source: what was heard belongs to another time."""
+        """Time jumped (a bag loops) or changed its source: what was heard belongs to another time."""
+        by_s = jump.delta.nanoseconds * 1e-9
+        if self.now_s() > max(by_s, 0.0):  # otherwise: the first /clock
+            self.log.warned("/clock", "jumps", f"time jumped by {by_s:+.1f} s; what was heard before is forgotten")
         self._not_before_s = 0.0
         self.mailbox.clear()
         self.inputs.odometry.clear()

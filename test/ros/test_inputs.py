@@ -166,6 +166,27 @@ def test_a_clock_that_jumps_back_leaves_nothing_of_the_time_before(make_harness:
     h.spin_until(lambda: len(h.valid_plans()) > before + 2, "plans of the new time", tick)
     assert all(plan.header.stamp.sec < 200 for plan in h.valid_plans()[before:])
     assert h.driver.scenes[-1].ego.speed == 5.0
+    h.spin_until(lambda: "time jumped by -4" in h.diagnosis("input /clock"), "the name of the jump", tick)
+
+
+def test_a_clock_that_jumps_forward_leaves_nothing_of_the_time_before(make_harness: Any) -> None:
+    h = make_harness(use_sim_time=True)
+    h.wait_connected()
+    clock = h.probe.create_publisher(Clock, "/clock", OUTPUT)
+    seconds = [500.0]
+
+    def tick() -> None:
+        seconds[0] += 0.1
+        clock.publish(Clock(clock=cv.time_message(seconds[0])))
+        h.send_odometry()
+        for publisher in h.images.values():
+            publisher.publish(frame_at(seconds[0]))
+
+    h.spin_until(lambda: len(h.valid_plans()) > 3, "plans", tick)
+    assert "jump" not in h.diagnosis("input /clock")  # the first /clock is none
+    seconds[0] = 900.0
+    h.spin_until(lambda: "time jumped by +" in h.diagnosis("input /clock"), "the name of the jump", tick)
+    h.spin_until(lambda: h.valid_plans()[-1].header.stamp.sec >= 900, "plans of the new time", tick)
 
 
 def test_a_restarted_camera_is_noticed_and_only_new_frames_count(make_harness: Any) -> None:
