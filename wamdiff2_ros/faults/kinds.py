@@ -163,9 +163,9 @@ KINDS: tuple[Kind, ...] = (
     Kind("kill_cameras", 3.0, _kill_cameras, _restart_cameras, n.diagnosed(_SILENT)),
     Kind("kill_recorder", 3.0, _kill("recorder"), _restart, n.fell_silent("recorder")),
     Kind("freeze_driver", 3.0, _freeze_driver, _thaw, n.either(n.diagnosed(_NO_PLAN), n.fell_silent("wamdiff2"))),
-    Kind("flood_camera", 4.0, _camera(rate_hz=FLOOD_HZ), _cameras_well, n.either(n.dropped(3.0), n.counted("frames dropped", "{target}", 100.0))),  # noqa: E501
-    Kind("flood_cameras", 4.0, _cameras(rate_hz=FLOOD_HZ), _cameras_well, n.dropped(3.0)),
-    Kind("flood_odometry", 4.0, _ego(odometry_hz=FLOOD_HZ), _ego_well, n.diagnosed("{target}.*(hz|rate|fast|flood)")),
+    Kind("flood_camera", 4.0, _camera(rate_hz=FLOOD_HZ), _cameras_well, n.either(n.dropped(3.0), n.faster("received", "{target}", 3.0))),  # noqa: E501
+    Kind("flood_cameras", 4.0, _cameras(rate_hz=FLOOD_HZ), _cameras_well, n.either(n.dropped(3.0), n.faster("received", "{target}", 3.0))),
+    Kind("flood_odometry", 4.0, _ego(odometry_hz=FLOOD_HZ), _ego_well, n.faster("received", "{target}", 3.0)),
     Kind("random_bytes", 3.0, _camera(content="random"), _cameras_well, n.diagnosed(_PICTURE)),
     Kind("truncated", 3.0, _camera(content="truncated"), _cameras_well, n.diagnosed(_PICTURE)),
     Kind("empty", 3.0, _camera(content="empty"), _cameras_well, n.diagnosed(_PICTURE)),
@@ -177,8 +177,8 @@ KINDS: tuple[Kind, ...] = (
     Kind("nan_odometry", 3.0, _ego(odometry="nan"), _ego_well, n.diagnosed(_ODOMETRY)),
     Kind("infinite_odometry", 3.0, _ego(odometry="infinite"), _ego_well, n.diagnosed(_ODOMETRY)),
     Kind("silent_odometry", 3.0, _ego(odometry="silent"), _ego_well, n.diagnosed(_ODOMETRY)),
-    Kind("clock_back", 3.0, _jump(-20.0), _nothing, n.diagnosed("(jump|went back|time|clock)")),
-    Kind("clock_forward", 3.0, _jump(30.0), _nothing, n.diagnosed("(jump|went|time|clock)")),
+    Kind("clock_back", 3.0, _jump(-20.0), _nothing, n.diagnosed("/clock.*jump")),
+    Kind("clock_forward", 3.0, _jump(30.0), _nothing, n.diagnosed("/clock.*jump")),
     Kind("valid_parameters", 1.0, _set(threshold=0.85, steps=6), _nothing, n.answered("^accepted")),
     Kind("invalid_parameters", 1.0, _set(block_size=0), _nothing, n.answered("^refused.*block_size")),
     Kind("half_invalid", 1.0, _set(steps=5, threshold=7.5), _nothing, n.answered("^refused.*threshold")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 WARN = 1
@@ -60,6 +61,26 @@ def counted(value: str, name: str = "", least: float = 1.0) -> Naming:
             elif count - old.get(event["name"], 0.0) >= least:
                 text = f"{event['name']}: {wanted} {count:.0f} (was {old.get(event['name'], 0.0):.0f})"
                 return event["at_s"] - window.start_s, text
+        return None
+
+    return look
+
+
+def faster(value: str, name: str, times: float) -> Naming:
+    """A counter among the values of a status (whose name holds `name`) that rises `times` as fast as before."""
+
+    def look(window: Window) -> tuple[float, str] | None:
+        holder = name.replace("{target}", window.target)
+        seen = [
+            (event["at_s"], float(event["values"][value]))
+            for event in [*window.before, *window.after]
+            if event["kind"] == "status" and holder in event["name"] and value in event["values"]
+        ]
+        rates = [(b[0], (b[1] - a[1]) / max(b[0] - a[0], 0.5)) for a, b in pairwise(seen)]
+        usual = max((rate for at_s, rate in rates if at_s < window.start_s), default=0.0)
+        for at_s, rate in rates:
+            if at_s >= window.start_s and usual > 0.0 and rate > times * usual:
+                return at_s - window.start_s, f"{holder}: {value} {rate:.0f} a second, before {usual:.0f}"
         return None
 
     return look
