@@ -6,6 +6,7 @@ and second differences of the coefficients bound acceleration and jerk everywher
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -31,10 +32,11 @@ class MotionLimits(Protocol):
     def max_curvature_1pm(self) -> float: ...
 
 
-def bounds(count: int, step_s: float, speed: float, limits: MotionLimits) -> tuple[np.ndarray, np.ndarray]:
+@lru_cache(maxsize=16)
+def bounds(count: int, step_s: float, limits: MotionLimits) -> tuple[np.ndarray, np.ndarray]:
     """Rows G (R, 2 * count) and h (R,): coefficients theta (speeds, then curvatures) are within limits if G theta >= h.
 
-    `step_s`: between knots. `speed`: now; theta[0] is tied to it by theta[0] + theta[1] = 2 * speed.
+    `step_s`: between knots. Not to be written to.
     """
     eye = np.eye(count)
     rises, bends = np.diff(eye, axis=0), np.diff(eye, n=2, axis=0)
@@ -54,6 +56,7 @@ def bounds(count: int, step_s: float, speed: float, limits: MotionLimits) -> tup
     return np.vstack(rows), np.concatenate(least)
 
 
+@lru_cache(maxsize=4)
 def tied(count: int) -> np.ndarray:
     """Matrix T (2 * count, 2 * count - 1): theta = T free + (2 * speed, 0, ...), whatever the free coefficients are."""
     matrix = np.eye(2 * count)[:, 1:].copy()
@@ -69,7 +72,7 @@ def nearest_within(
     Keeping the speed as it is, straight on, is always within the limits, so there is always an answer.
     """
     count = len(wanted) // 2
-    rows, least = bounds(count, step_s, speed, limits)
+    rows, least = bounds(count, step_s, limits)
     matrix = tied(count)
     offset = np.zeros(2 * count)
     offset[0] = 2.0 * speed

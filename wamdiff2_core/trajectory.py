@@ -22,8 +22,9 @@ PERIOD_S = 0.1
 FINE_S = 0.05  # step of the integration
 STANDS_MPS = 1e-6  # below this is rounding
 COEFFICIENTS = PLAN_POINTS + 2
-ITERATIONS = 8
-EXACT_ITERATIONS = 2  # the last ones, within all limits; those before only keep roughly to them
+ROUGH_SCALES = (12.0, 6.0, 3.0, 2.0, 2.0, 2.0)  # a loose start, so that a bad first guess rejects nothing
+EXACT_ITERATIONS = 2  # then, within all limits; those before only keep roughly to them
+SETTLED = 1e-3  # a rough step that changes no coefficient by more is the last
 _WAYPOINT_ROWS = np.arange(1, PLAN_POINTS + 1) * round(PLAN_STEP_S / FINE_S)
 
 
@@ -91,23 +92,31 @@ def smooth_trajectory(points: np.ndarray, speed_mps: float, limits: TrajectoryLi
 
 def _fit(points: np.ndarray, speed: float, limits: TrajectoryLimits) -> np.ndarray:
     """Gauss-Newton over the 20 coefficients (speeds, then curvatures), with weights that follow the residuals."""
-    sigma = limits.noise_m + limits.noise_growth_m * np.arange(PLAN_POINTS)
     regular = _regulariser(points, limits)
     theta = _bounded(_first_guess(points), speed, limits)
-    for iteration in range(ITERATIONS):
-        error = _positions(theta[None], speed)[0] - points  # (8, 2)
-        distance = np.linalg.norm(error, axis=1) / sigma
-        scale = max(2.0, 12.0 * 0.5**iteration)  # a loose start, so that a bad first guess rejects nothing
-        root_weight = np.repeat(1.0 / (sigma * np.sqrt(1.0 + (distance / scale) ** 2)), 2)
-        rows = np.vstack([_jacobian(theta, speed) * root_weight[:, None], regular])
-        residual = np.concatenate([error.ravel() * root_weight, regular @ theta])
-        normal = rows.T @ rows + 1e-6 * np.eye(theta.size)
-        wanted = theta - np.linalg.solve(normal, rows.T @ residual)
-        if iteration < ITERATIONS - EXACT_ITERATIONS:
-            theta = _bounded(wanted, speed, limits)
-        else:
-            theta = nearest_within(wanted, normal, PLAN_STEP_S, speed, limits)
+    for scale in ROUGH_SCALES:
+        wanted, _ = _step(theta, points, speed, limits, regular, scale)
+        before, theta = theta, _bounded(wanted, speed, limits)
+        if scale == ROUGH_SCALES[-1] and np.abs(theta - before).max() < SETTLED:
+            break
+    for _ in range(EXACT_ITERATIONS):
+        wanted, normal = _step(theta, points, speed, limits, regular, ROUGH_SCALES[-1])
+        theta = nearest_within(wanted, normal, PLAN_STEP_S, speed, limits)
     return theta
+
+
+def _step(
+    theta: np.ndarray, points: np.ndarray, speed: float, limits: TrajectoryLimits, regular: np.ndarray, scale: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The next coefficients, limits aside, and the normal matrix (20, 20). A waypoint off by `scale` weighs half."""
+    sigma = limits.noise_m + limits.noise_growth_m * np.arange(PLAN_POINTS)
+    error = _positions(theta[None], speed)[0] - points  # (8, 2)
+    distance = np.linalg.norm(error, axis=1) / sigma
+    root_weight = np.repeat(1.0 / (sigma * np.sqrt(1.0 + (distance / scale) ** 2)), 2)
+    rows = np.vstack([_jacobian(theta, speed) * root_weight[:, None], regular])
+    residual = np.concatenate([error.ravel() * root_weight, regular @ theta])
+    normal = rows.T @ rows + 1e-6 * np.eye(theta.size)
+    return theta - np.linalg.solve(normal, rows.T @ residual), normal
 
 
 def _first_guess(points: np.ndarray) -> np.ndarray:
@@ -137,11 +146,11 @@ def _regulariser(points: np.ndarray, limits: TrajectoryLimits) -> np.ndarray:
 
 def _bounded(theta: np.ndarray, speed: float, limits: TrajectoryLimits) -> np.ndarray:
     """Coefficients moved into the limits; the first speed coefficient follows from the current speed."""
-    speeds = np.clip(theta[:COEFFICIENTS], 0.0, limits.max_speed_mps)
+    speeds = np.clip(theta[:COEFFICIENTS], 0.0, limits.max_speed_mps).tolist()
     up, down = limits.max_acceleration_mps2 * PLAN_STEP_S, limits.max_deceleration_mps2 * PLAN_STEP_S
-    speeds[1] = np.clip(speeds[1], max(0.0, speed - down / 2), speed + up / 2)
+    speeds[1] = min(max(speeds[1], 0.0, speed - down / 2), speed + up / 2)
     for index in range(2, COEFFICIENTS):
-        speeds[index] = np.clip(speeds[index], speeds[index - 1] - down, speeds[index - 1] + up)
+        speeds[index] = min(max(speeds[index], speeds[index - 1] - down), speeds[index - 1] + up)
     speeds[0] = 2.0 * speed - speeds[1]  # the spline starts in the middle of its first two coefficients
     curvatures = np.clip(theta[COEFFICIENTS:], -limits.max_curvature_1pm, limits.max_curvature_1pm)
     return np.concatenate([speeds, curvatures])

@@ -112,13 +112,11 @@ def patchify(images: torch.Tensor, form: ImageFormat) -> torch.Tensor:
     p, m, t = form.patch_size, form.merge_size, form.temporal_patch_size
     if height % form.unit or width % form.unit or not height * width:
         raise DataError(f"expected image sides that are multiples of {form.unit}, got {width} x {height}")
-    mean = torch.tensor(form.mean, device=images.device) * 255.0
-    std = torch.tensor(form.std, device=images.device) * 255.0
-    pixels = (images.float() - mean) / std
-    pixels = pixels.view(n, height // form.unit, m, p, width // form.unit, m, p, 3)
-    pixels = pixels.permute(0, 1, 4, 2, 5, 7, 3, 6).unsqueeze(
-        6
-    )  # (N, gh, gw, m, m, 3, 1, p, p): the still image is repeated in time
+    mean = (torch.tensor(form.mean, device=images.device) * 255.0).view(3, 1, 1)
+    std = (torch.tensor(form.std, device=images.device) * 255.0).view(3, 1, 1)
+    pixels = images.view(n, height // form.unit, m, p, width // form.unit, m, p, 3)
+    pixels = pixels.permute(0, 1, 4, 2, 5, 7, 3, 6).contiguous()  # (N, gh, gw, m, m, 3, p, p), moved while still bytes
+    pixels = ((pixels.float() - mean) / std).unsqueeze(6)  # the still image is repeated in time
     return pixels.expand(-1, -1, -1, -1, -1, -1, t, -1, -1).reshape(n, (height // p) * (width // p), 3 * t * p * p)
 
 
