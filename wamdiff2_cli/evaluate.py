@@ -12,6 +12,7 @@ from rich.console import Console
 from wamdiff2_core.errors import ConfigError
 
 NAME = "evaluate"
+OUT = Path("out")
 app = typer.Typer(help="Measure a checkpoint: on labelled frames, on drives.", no_args_is_help=True)
 
 Blocks = Annotated[str, typer.Option("--block-sizes", help="Block sizes, like 1,4,8,16,32")]
@@ -102,13 +103,9 @@ def drive(
 @app.command("bench2drive")
 def bench2drive(
     results: Annotated[list[Path], typer.Argument(help="Folder of leaderboard result files; several: one per seed")],
-    map_lookups: Annotated[
-        Path | None, typer.Option(help="JSON: where the first junctions of failed routes are")
-    ] = None,
-    metric_dir: Annotated[Path | None, typer.Option(help="Folder of SAVE_NAME/metric_info.json (one run only)")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for summary.json, report.md, report.html")] = Path(
-        "out/bench2drive"
-    ),
+    map_lookups: Annotated[Path | None, typer.Option(help="JSON: where failed routes' first junctions are")] = None,
+    metric_dir: Annotated[Path | None, typer.Option(help="Folder of SAVE_NAME/metric_info.json, for one run")] = None,
+    out: Annotated[Path, typer.Option(help="summary.json, report.md and report.html go there")] = OUT / "bench2drive",
     as_json: AsJson = False,
 ) -> None:
     """Bench2Drive's scores of result files, like its official tools: driving score, success, abilities, comfort."""

@@ -37,8 +37,9 @@ def write_summary(out: Path, summaries: Sequence[Mapping[str, Any]], runs: Seque
     texts = {
         "report.md": tables.markdown(report, TITLE),
         "report.html": html(report),
-        **{_merged_name(k, len(runs)): _json(merged(run, each)) for k, (run, each) in enumerate(zip(runs, summaries))},
-        "summary.json": _json(summary),  # last: whoever waits for it finds the others
+        **{_merged_name(k, len(runs)): merged(run, each) for k, (run, each) in enumerate(zip(runs, summaries))},
+        # Last: whoever waits for it finds the others.
+        "summary.json": json.dumps(summary, indent=1, allow_nan=False) + "\n",
     }
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -49,15 +50,19 @@ def write_summary(out: Path, summaries: Sequence[Mapping[str, Any]], runs: Seque
     return summary
 
 
-def merged(run: Run, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """All usable records in the official order and form (without `index`), with the official three figures."""
+def merged(run: Run, summary: Mapping[str, Any]) -> str:
+    """All usable records in the official order and form (without `index`), with the official three figures, as JSON.
+
+    What a record holds beside scores and infractions is passed on as it is, a NaN included.
+    """
     records = [{key: value for key, value in record.raw.items() if key != "index"} for record in run.merged()]
-    return {
+    value = {
         "_checkpoint": {"records": records},
         "driving score": summary["driving_score"],
         "success rate": summary["success_rate"],
         "eval num": summary["eval_num"],
     }
+    return json.dumps(value) + "\n"
 
 
 def html(report: Mapping[str, Any]) -> str:
@@ -87,7 +92,9 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text file whole or not at all, also beside another writer of the same file. OSError like `open`."""
     handle, partial = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(
+            handle, "w", encoding="utf-8", errors="backslashreplace"
+        ) as file:  # a result may hold half a pair
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -99,7 +106,3 @@ def write_whole(path: Path, text: str) -> None:
 
 def _merged_name(number: int, count: int) -> str:
     return "merged.json" if count == 1 else f"merged_{number + 1}.json"
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=1, allow_nan=False) + "\n"
