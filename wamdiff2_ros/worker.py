@@ -139,7 +139,7 @@ class Worker:
         self._publishing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="driver worker", daemon=True)
         self.schedule = Schedule()
-        self.out_of_date = 0  # answers withheld, because time went back while they were made
+        self.out_of_date = 0  # answers withheld, because time went back or was over while they were made
 
     def start(self) -> None:
         self._thread.start()
@@ -188,12 +188,19 @@ class Worker:
         self._decoders.shutdown()
 
     def _if_of_this_time(self, group: FrameGroup, outcome: Outcome) -> Outcome:
-        """The outcome; without its answers if meanwhile all that it rests on was forgotten."""
-        if group.epoch == self._mailbox.resets:
+        """The outcome; without answers if all that they rest on was forgotten, without a plan that comes too late."""
+        old = OUT_OF_DATE if group.epoch != self._mailbox.resets else ""
+        age_s, limit_s = time.monotonic() - outcome.captured_s, outcome.settings.max_plan_age_s
+        too_late = age_s > limit_s and "plan" in outcome.results and not isinstance(outcome.results["plan"], Failure)
+        if not old and not too_late:
             return outcome
         self.out_of_date += 1
-        failure = Failure(FailureKind.INPUT, OUT_OF_DATE)
-        return replace(outcome, results=dict.fromkeys(outcome.results, failure), drawn=None, contradictions=())
+        if old:
+            failures = dict.fromkeys(outcome.results, Failure(FailureKind.INPUT, old))
+        else:
+            late = f"the plan came too late: its pictures are {age_s:.2f} s old, at most {limit_s:.2f} s"
+            failures = {"plan": Failure(FailureKind.INPUT, late)}
+        return replace(outcome, results={**outcome.results, **failures}, drawn=None, contradictions=())
 
     def _prepare(self, group: FrameGroup, settings: Settings, stages: Stages, now_s: float) -> _Prepared:
         """Check and decode the frames; note what else was heard."""

@@ -94,6 +94,8 @@ def test_a_hanging_answer_ends_in_a_stop_trajectory_and_an_error(make_harness: A
     h.spin_until(lambda: len(h.valid_plans()) > stale + 2, "recovery", h.send_all)
     h.spin_until(lambda: h.diagnosis(": plan age") == "young enough", "the end of the error", h.send_all)
     assert h.outputs["stats"][-1].stale >= 1
+    late = [m for m in h.outputs["trajectory"] if "came too late" in m.text]  # the answer that hung
+    assert len(late) == 1 and late[0].status == Trajectory.STATUS_INPUT and not late[0].points
 
 
 def test_silence_where_asked_for_is_silence_but_an_error_all_the_same(make_harness: Any) -> None:
