@@ -156,16 +156,19 @@ _SILENT = "{target}.*(last frame|no frame|nothing|silent|s ago|missing|no publis
 _STAMPS = "{target}.*(stamp|differ|old|late|future|apart|zero)"
 _ODOMETRY = "{target}.*(finite|nan|odometry|last|nothing|s ago|silent|old)"
 _NO_PLAN = "(no plan|plan is too old|too old|withdrawn|stop)"
+_DRIVER_GONE = n.either(n.diagnosed(_NO_PLAN), n.fell_silent("wamdiff2"))
+_FASTER = n.faster("received", "{target}", 3.0)
+_FLOOD = n.either(n.dropped(3.0), _FASTER)
 
 KINDS: tuple[Kind, ...] = (
-    Kind("kill_driver", 1.0, _kill("wamdiff2"), _restart, n.either(n.diagnosed("follower.*" + _NO_PLAN), n.fell_silent("wamdiff2")), ends_driver=True),  # noqa: E501
+    Kind("kill_driver", 1.0, _kill("wamdiff2"), _restart, _DRIVER_GONE, ends_driver=True),
     Kind("kill_camera", 3.0, _kill_camera, _restart_camera, n.diagnosed(_SILENT)),
     Kind("kill_cameras", 3.0, _kill_cameras, _restart_cameras, n.diagnosed(_SILENT)),
     Kind("kill_recorder", 3.0, _kill("recorder"), _restart, n.fell_silent("recorder")),
-    Kind("freeze_driver", 3.0, _freeze_driver, _thaw, n.either(n.diagnosed(_NO_PLAN), n.fell_silent("wamdiff2"))),
-    Kind("flood_camera", 4.0, _camera(rate_hz=FLOOD_HZ), _cameras_well, n.either(n.dropped(3.0), n.faster("received", "{target}", 3.0))),  # noqa: E501
-    Kind("flood_cameras", 4.0, _cameras(rate_hz=FLOOD_HZ), _cameras_well, n.either(n.dropped(3.0), n.faster("received", "{target}", 3.0))),
-    Kind("flood_odometry", 4.0, _ego(odometry_hz=FLOOD_HZ), _ego_well, n.faster("received", "{target}", 3.0)),
+    Kind("freeze_driver", 3.0, _freeze_driver, _thaw, _DRIVER_GONE),
+    Kind("flood_camera", 4.0, _camera(rate_hz=FLOOD_HZ), _cameras_well, _FLOOD),
+    Kind("flood_cameras", 4.0, _cameras(rate_hz=FLOOD_HZ), _cameras_well, _FLOOD),
+    Kind("flood_odometry", 4.0, _ego(odometry_hz=FLOOD_HZ), _ego_well, _FASTER),
     Kind("random_bytes", 3.0, _camera(content="random"), _cameras_well, n.diagnosed(_PICTURE)),
     Kind("truncated", 3.0, _camera(content="truncated"), _cameras_well, n.diagnosed(_PICTURE)),
     Kind("empty", 3.0, _camera(content="empty"), _cameras_well, n.diagnosed(_PICTURE)),
