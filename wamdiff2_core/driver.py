@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,7 @@ from wamdiff2_core.tasks.checks import scene_problem
 from wamdiff2_core.tasks.reading import Result, read_answer
 
 FRONT = "cam_front"
+PICTURES = 2  # that are resized at a time
 UPSTREAM_FORMATS = {"plan": "upstream", "detect": "qwen3vl_json", "ask": "text"}
 UPSTREAM_TOKENS = {"plan": 96, "detect": 512, "ask": 128}
 _MODULES: dict[str, ModuleType] = {"plan": plan, "detect": detect, "ask": ask}
@@ -49,6 +51,7 @@ class Driver:
         """Raises CheckpointError when tokenizer, formats and model do not fit together."""
         self.loaded, self.tokenizer, self.image_format = loaded, tokenizer, image_format
         self.decoder = BlockDecoder(loaded)
+        self._pool = ThreadPoolExecutor(PICTURES, thread_name_prefix="pictures")
         self.limits = limits or plan.PlanLimits()
         self.decoding = decoding or DecodingConfig(block_size=32 if loaded.mask_token_id is not None else 1)
         entry = loaded.block_diffusion
@@ -145,7 +148,8 @@ class Driver:
     def _images(self, scene: Scene) -> tuple[torch.Tensor, torch.Tensor]:
         names = self._required(scene)
         sizes = [self.image_sizes[name] for name in names] if self.ours else None
-        return preprocess([np.asarray(scene.images[name]) for name in names], sizes, self.image_format)
+        images = [np.asarray(scene.images[name]) for name in names]
+        return preprocess(images, sizes, self.image_format, self._pool.map if len(images) > 1 else map)
 
     def _image_tokens(self, grid: torch.Tensor) -> list[int]:
         return (grid.prod(dim=1) // self.image_format.merge_size**2).tolist()

@@ -16,6 +16,8 @@ from scipy.optimize import nnls
 class MotionLimits(Protocol):
     """Of TrajectoryLimits, what is needed here (m/s, m/s^2, m/s^3, 1/m)."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def max_speed_mps(self) -> float: ...
 

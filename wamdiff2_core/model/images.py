@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from wamdiff2_core.errors import CheckpointError, ConfigError, DataError
 from wamdiff2_core.tasks.checks import image_problem
 
 Size = tuple[int, int]  # (width, height) in pixels
+Each = Callable[..., Iterable[np.ndarray]]  # like `map`
 UPSTREAM_MIN_PIXELS = 12_544
 UPSTREAM_MAX_PIXELS = 2_073_600
 
@@ -80,22 +82,28 @@ class ImageFormat:
 
 
 def preprocess(
-    images: Sequence[np.ndarray], sizes: Sequence[Size] | None = None, form: ImageFormat | None = None
+    images: Sequence[np.ndarray],
+    sizes: Sequence[Size] | None = None,
+    form: ImageFormat | None = None,
+    each: Each = map,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Images (H, W, 3) uint8 RGB -> pixel_values (patches, 3 * T * P * P) float32, grid_thw (images, 3) int64.
 
     `sizes`: (width, height) of each image for the model, by area averaging when smaller. None: each image keeps its
     proportions within the format's pixel limits (Qwen's rule). Raises DataError for anything that is not such an image.
+    `each`: resizes image by image; an executor's map takes several at a time.
     """
     form = form or ImageFormat()
-    fitted = fit(images, sizes, form)
+    fitted = fit(images, sizes, form, each)
     patches = [patchify(torch.from_numpy(image)[None], form)[0] for image in fitted]
     grids = [(1, image.shape[0] // form.patch_size, image.shape[1] // form.patch_size) for image in fitted]
     dim = 3 * form.temporal_patch_size * form.patch_size**2
     return torch.cat(patches) if patches else torch.zeros(0, dim), torch.tensor(grids, dtype=torch.int64).reshape(-1, 3)
 
 
-def fit(images: Sequence[np.ndarray], sizes: Sequence[Size] | None, form: ImageFormat) -> list[np.ndarray]:
+def fit(
+    images: Sequence[np.ndarray], sizes: Sequence[Size] | None, form: ImageFormat, each: Each = map
+) -> list[np.ndarray]:
     """The resizing half of `preprocess`: (H, W, 3) uint8 images of the sizes that the model sees, in own memory."""
     for image in images:
         _require_image(image)
@@ -103,7 +111,7 @@ def fit(images: Sequence[np.ndarray], sizes: Sequence[Size] | None, form: ImageF
     if len(targets) != len(images):
         raise DataError(f"expected a size for each of {len(images)} images, got {len(targets)}")
     how = Image.Resampling.BICUBIC if sizes is None else Image.Resampling.BOX
-    return [_resized(image, size, how) for image, size in zip(images, targets, strict=True)]
+    return list(each(partial(_resized, how=how), images, targets))
 
 
 def patchify(images: torch.Tensor, form: ImageFormat) -> torch.Tensor:
