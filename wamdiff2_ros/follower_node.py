@@ -10,6 +10,7 @@ import sys
 import time
 from typing import Any
 
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from nav_msgs.msg import Odometry
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
@@ -26,6 +27,7 @@ from wamdiff2_ros.process import run_node
 from wamdiff2_ros.qos import CONTROL, ODOMETRY_IN, OUTPUT
 
 STOP = VehicleControl(brake=0.5)
+DIAGNOSTICS_S = 1.0
 
 
 class PlanInUse:
@@ -58,7 +60,10 @@ class FollowerNode(Node):
         self._control = self.create_publisher(VehicleControlMsg, "~/output/control", CONTROL)
         self.create_subscription(TrajectoryMsg, "~/input/trajectory", self._trajectory_arrived, OUTPUT)
         self.create_subscription(Odometry, "~/input/odometry", self._odometry_arrived, ODOMETRY_IN)
-        self.create_timer(1.0 / self._rate_hz, self._tick, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", OUTPUT)
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self.create_timer(1.0 / self._rate_hz, self._tick, clock=steady)
+        self.create_timer(DIAGNOSTICS_S, self._report, clock=steady)
 
     def _odometry_arrived(self, message: Odometry) -> None:
         try:
@@ -104,6 +109,17 @@ class FollowerNode(Node):
                 self._plan.trajectory, self._plan.pose, now, now.velocity[0], dt=1.0 / self._rate_hz
             )
         self._control.publish(cv.control_message(control, now.stamp_s if now else 0.0))
+
+    def _report(self) -> None:
+        """Once a second to /diagnostics: following, or why the car is braked."""
+        why = self._reason_to_stop(self._history.newest())
+        level, text = (DiagnosticStatus.ERROR, f"stopping: {why}") if why else (DiagnosticStatus.OK, "following")
+        name = f"{self.get_name()}: control"
+        message = DiagnosticArray(
+            status=[DiagnosticStatus(level=level, name=name, message=text, hardware_id="wamdiff2")]
+        )
+        message.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(message)
 
     def _reason_to_stop(self, now: OdometrySample | None) -> str:
         if now is None or time.monotonic() - self._odometry_received_s > self._max_odometry_age_s:

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.ros
 pytest.importorskip("rclpy")
 
 import rclpy  # noqa: E402
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus  # noqa: E402
 from nav_msgs.msg import Odometry  # noqa: E402
 from rclpy.context import Context  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
@@ -44,6 +45,8 @@ class Car:
         self.executor.add_node(self.probe)
         self.controls: list[VehicleControl] = []
         self.probe.create_subscription(VehicleControl, "/follower/output/control", self.controls.append, CONTROL)
+        self.said: list[DiagnosticArray] = []
+        self.probe.create_subscription(DiagnosticArray, "/diagnostics", self.said.append, OUTPUT)
         self.odometry = self.probe.create_publisher(Odometry, "/follower/input/odometry", ODOMETRY_IN)
         self.plans = self.probe.create_publisher(Trajectory, "/follower/input/trajectory", OUTPUT)
         self.stamp_s = 100.0
@@ -107,6 +110,16 @@ def test_a_withdrawn_plan_is_not_followed(car: Car) -> None:
         car.plans.publish(cv.failed_trajectory(failure, car.stamp_s, ""))
 
     car.spin_until(lambda: car.last.brake >= 0.5, withdraw)
+
+
+def test_diagnostics_say_why_the_car_is_braked(car: Car) -> None:
+    def status() -> DiagnosticStatus:
+        return car.said[-1].status[0] if car.said else DiagnosticStatus()
+
+    car.spin_until(lambda: status().message == "stopping: no fresh odometry")
+    assert status().level == DiagnosticStatus.ERROR and status().name == "follower: control"
+    car.spin_until(lambda: status().message == "following" and status().level == DiagnosticStatus.OK, car.drive)
+    car.spin_until(lambda: status().message == "stopping: the plan is too old", car.move)
 
 
 def test_a_stop_trajectory_is_braked_for_at_once(car: Car) -> None:
