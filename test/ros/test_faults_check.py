@@ -143,6 +143,16 @@ def test_dropped_frames_count_when_there_are_more_than_usual() -> None:
     assert named(window(*usual, stats(10.0, 20), stats(12.0, 120))) is not None
 
 
+def test_a_flood_shows_in_the_rate_of_what_was_received() -> None:
+    def received(*counts: int) -> list[dict]:
+        return [status(7.0 + k, "node: input /cam", 0, received=str(count)) for k, count in enumerate(counts)]
+
+    named = naming.faster("received", "{target}", 3.0)
+    assert named(window(*received(10, 20, 30, 40, 55, 70))) is None
+    said = named(window(*received(10, 20, 30, 40, 50, 350)))
+    assert said is not None and said[0] == 2.0 and said[1].endswith("300 a second, before 10")
+
+
 def test_silence_is_stale() -> None:
     named = naming.fell_silent("node")
     heard = [status(10.0 + k, "other", 0) for k in range(5)]
