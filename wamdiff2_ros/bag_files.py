@@ -40,7 +40,7 @@ def read_metadata(folder: Path) -> Metadata:
         count = entry.get("message_count")
         names = [str(name) for name in entry.get("relative_file_paths") or []]
         stated = count if isinstance(count, int) else None
-        if not names or stated is None:
+        if stated is None or (stated and not names) or entry.get("relative_file_paths") is None:
             return Metadata(problems=[f"{METADATA} is torn: its end is missing, it is not used"])
         return Metadata(True, str(entry.get("storage_identifier", "")), names, stated)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:

@@ -77,10 +77,10 @@ def choose_moments(footage: Footage, heard: Heard, most: int) -> tuple[list[Mome
     Where the bag holds no plans, or none whose pictures are there: one every half second. Said in the notes.
     """
     asked = heard.asked()
-    moments = footage.moments(_spread(asked, most)) if asked else []
+    moments = footage.moments(spread(asked, most)) if asked else []
     if moments:
         return moments, []
-    found = _spread(footage.moments(period_s=PERIOD_S), most)
+    found = spread(footage.moments(period_s=PERIOD_S), most)
     why = "none of the recorded plans has its pictures in the bag" if asked else "the bag holds no plans"
     return found, [f"{why}: a frame every {PERIOD_S} s is planned"] if found else []
 
@@ -100,7 +100,7 @@ def replan(
 ) -> Replay:  # fmt: skip
     """Answer every moment for each set of settings. Pictures are decoded once, while the frame before is answered."""
     replay = Replay()
-    shown = {moment.ns for moment in _spread(list(moments), pictures)} if pictures else set()
+    shown = {moment.ns for moment in spread(list(moments), pictures)} if pictures else set()
     truths = true_answers(heard, footage, moments)
     warm = False
     with Progress(console=console) as progress:
@@ -188,7 +188,7 @@ def _answer(driver: Driver, scene: Scene, ns: int, tasks: Collection[str], movin
     return made
 
 
-def made_of(ns: int, size: int, results: dict[str, Any]) -> Made:
+def made_of(ns: int, size: int, results: dict[str, Any], age_ms: float | None = None) -> Made:
     """Typed results by task as one record."""
     plan, boxes, answer = (results.get(task) for task in TASKS)
     failed = {task: result for task, result in results.items() if isinstance(result, Failure)}
@@ -201,6 +201,7 @@ def made_of(ns: int, size: int, results: dict[str, Any]) -> Made:
         {task: failure.kind.value for task, failure in failed.items()},
         {task: failure.message for task, failure in failed.items()},
         plan.cost if plan is not None else Cost(),
+        age_ms,
     )
 
 
@@ -216,7 +217,8 @@ def _ahead(footage: Footage, moments: Sequence[Moment]) -> Iterator[tuple[Moment
             yield moment, scene
 
 
-def _spread(values: list[T], most: int) -> list[T]:
+def spread(values: list[T], most: int) -> list[T]:
+    """At most so many of the values, evenly; 0: all."""
     if not most or len(values) <= most:
         return values
     return [values[k] for k in np.linspace(0, len(values) - 1, most).round().astype(int)]

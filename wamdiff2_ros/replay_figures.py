@@ -24,11 +24,27 @@ from wamdiff2_sim.question_kinds import kind_of
 SETTINGS = ("checkpoint", "block_size", "steps", "threshold", "rule", "map", "seed", "device", "kernels")
 STAGES = ("vision", "prefill", "decode")
 # Names of the figures of `recorded` and `of_input`, for limits that are checked before anything is measured.
-RECORDED = ("plans", "plans_withheld", "stops", "plan_hz", "ade_m", "fde_m", "per_waypoint_m", "compared_with_driven")
+RECORDED: tuple[str, ...] = (
+    "plans",
+    "plans_withheld",
+    "stops",
+    "plan_hz",
+    "ade_m",
+    "fde_m",
+    "per_waypoint_m",
+    "compared_with_driven",
+)
 RECORDED += ("ade_to_expert_m", "fde_to_expert_m", "per_waypoint_to_expert_m", "compared_with_expert", "map50")
 RECORDED += ("detection_frames", "answers", "answers_correct", "plan_total_ms", "plan_total_p99_ms", "frame_age_ms")
 RECORDED += ("frame_age_p99_ms", "recorded_after_ms", "frames_dropped")
-INPUT = ("bag_finished", "messages_read", "messages_stated", "read_share", "undecodable", "moments_left_out")
+INPUT: tuple[str, ...] = (
+    "bag_finished",
+    "messages_read",
+    "messages_stated",
+    "read_share",
+    "undecodable",
+    "moments_left_out",
+)
 INPUT += ("duration_s", "max_gap_s", "picture_spread_ms")
 MOST_DELAY_NS = 60_000_000_000  # a longer one between stamp and recording means two clocks
 Pairs = list[tuple[np.ndarray, np.ndarray]]

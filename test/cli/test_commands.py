@@ -81,11 +81,33 @@ def test_plan_draws_and_tells(micro: Path, shards: Path, tmp_path: Path) -> None
 def test_replay_compares_block_sizes(micro: Path, bag: Path, tmp_path: Path) -> None:
     options = ("--checkpoint", micro, "--block-sizes", "16,32", "--steps", 2, "--frames", 2, "--threads", 1)
     report = json.loads(run("replay", bag, *options, "--out", tmp_path, "--json"))
-    assert [row["block_size"] for row in report["results"]] == [16, 32]
-    assert [row["frames"] for row in report["results"]] == [2, 2] and report["recorded"]["map"] == "Town02"
+    assert [row["block_size"] for row in report["results"]] == [16, 32] and report["exit_code"] == 0
+    assert [row["frames"] for row in report["results"]] == [2, 2]
+    assert report["recorded"]["settings"]["map"] == "Town02"
     page = (tmp_path / "report.html").read_text()
-    assert "Nothing was driven" in page and "by block size" in page
+    assert "Nothing was driven" in page and "By block size" in page
     assert "is no bag" in str(refused("replay", tmp_path / "none", *options))
+
+
+def test_replay_guards_with_limits_and_exit_codes(micro: Path, bag: Path, tmp_path: Path) -> None:
+    def code(*options: object, path: Path = bag) -> tuple[int, str]:
+        fixed = ("--checkpoint", micro, "--steps", 1, "--frames", 1, "--threads", 1, "--out", tmp_path / "out")
+        arguments = ["replay", path, *fixed, *options]
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+        return result.exit_code, result.output
+
+    limits = tmp_path / "limits.yaml"
+    limits.write_text("max_gap_s: 0.5\n")
+    assert code("--limits", limits, "--limit", "frames=1")[0] == 0
+    broken, said = code("--limits", limits, "--limit", "frames=2")
+    assert broken == 3 and "BROKEN: frames >= 2 (1)" in said and "held: max_gap_s" in said
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "metadata.yaml").write_text("rosbag2_bagfile_information: {message_count: 0, relative_file_paths: []}\n")
+    failed, said = code(path=empty)
+    assert failed == 4 and "no frame of the bag could be evaluated" in " ".join(said.split())
+    assert isinstance(refused("replay", bag, "--limit", "ade=1", "--checkpoint", micro), ConfigError)
+    assert "PART=TOPIC" in str(refused("replay", bag, "--topic", "cam_front", "--checkpoint", micro))
 
 
 def test_doctor_tells_whether_the_demo_can_run(monkeypatch: pytest.MonkeyPatch) -> None:

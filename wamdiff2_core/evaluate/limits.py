@@ -109,7 +109,8 @@ def figures_of(report: Mapping[str, Any]) -> dict[str, list[float | None]]:
         for name, value in flat(row).items():
             found.setdefault(name, []).append(value)
             found[f"{name}@{row['block_size']}"] = [value]
-    found |= {name: [value] for name, value in flat(report["recorded"], "recorded.").items()}
+    then = {name: value for name, value in report["recorded"].items() if name != "settings"}
+    found |= {name: [value] for name, value in flat(then, "recorded.").items()}
     entry = report["input"]
     found |= {name: [value] for name, value in flat({k: v for k, v in entry.items() if k != "topics"}).items()}
     found["problems"] = [float(len(entry["problems"]))]
@@ -142,10 +143,10 @@ def judge(limits: Iterable[Limit], figures: Mapping[str, Sequence[float | None]]
 
 
 def _part_of(name: str, names: set[str]) -> bool:
-    """Whether it is a member of a list or mapping that holds none this time: per_waypoint_m.3@8."""
-    base, at, size = name.partition("@")
+    """Whether it is a member of a list or mapping that may hold none this time: per_waypoint_m.3@8."""
+    base, _, size = name.partition("@")
     parent, _, member = base.rpartition(".")
-    return bool(parent) and parent in LISTS and (f"{parent}{at}{size}" in names or parent in names) and bool(member)
+    return parent in LISTS and bool(member) and (not size or f"frames@{size}" in names)
 
 
 LISTS = {f"{prefix}per_waypoint_{kind}m" for prefix in ("", "recorded.") for kind in ("", "to_recorded_", "to_expert_")}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import cv2
@@ -53,19 +53,6 @@ def waypoint_curve(per_waypoint_m: Sequence[float | None]) -> str:
     axes.plot(seconds, values, "o-", color=BLUE)
     axes.set_xlabel("seconds ahead")
     axes.set_ylabel("mean L2 to the expert in m")
-    axes.set_ylim(bottom=0)
-    return _uri(figure)
-
-
-def waypoint_curves(curves: Mapping[str, Sequence[float]]) -> str:
-    """Mean distance to what was driven over the horizon, a line for each name."""
-    figure, axes = _figure(7.2, 3.4)
-    for name, values in curves.items():
-        axes.plot([PLAN_STEP_S * (k + 1) for k in range(len(values))], values, "o-", label=name)
-    if curves:
-        axes.legend(frameon=False)
-    axes.set_xlabel("seconds ahead")
-    axes.set_ylabel("mean L2 to what was driven in m")
     axes.set_ylim(bottom=0)
     return _uri(figure)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, select_autoescape
 
-from wamdiff2_core.evaluate import plots
 from wamdiff2_core.evaluate.report import show
 from wamdiff2_core.evaluate.tables import cells, kind_cells, waypoint_cells
 
@@ -37,7 +36,7 @@ def write_replay_report(path: Path, report: Mapping[str, Any], viewer: Mapping[s
         tiles=_tiles(report),
         tables=_tables(report),
         topics=[_topic(row) for row in report["input"]["topics"]],
-        curves=plots.waypoint_curves(_curves(report)),
+        curves=_curves(report),
         viewer=viewer,
         rows=_rows(report),
     )
