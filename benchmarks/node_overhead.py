@@ -29,7 +29,7 @@ def measure(sizes: dict[str, str], seconds: float, rate_hz: float, inference_s: 
         run.spin_until_running()
         load = os.getloadavg()[0]
         run.spin(seconds)
-        stats = [message for _, message in run.stats]
+        stats = list(run.stats)
     finally:
         run.close()
     stages = {name: quantiles([getattr(message, name) for message in stats]) for name in (*NAMES, "overhead_ms")}

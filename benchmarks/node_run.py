@@ -55,12 +55,12 @@ def sleeping_driver(cameras: Sequence[str], seconds: float) -> Driver:
 
 
 class NodeRun:
-    """`stats`, `trajectories`: what the node published, with the steady time at which it came."""
+    """`stats`: what the node published on ~/output/stats. Its trajectories are received and counted, not kept."""
 
     def __init__(self, sizes: dict[str, str], rate_hz: float, inference_s: float, **parameters: Any) -> None:
         """`sizes`: WIDTHxHEIGHT of the pictures by camera."""
-        self.stats: list[tuple[float, Stats]] = []
-        self.trajectories: list[tuple[float, Trajectory]] = []
+        self.stats: list[Stats] = []
+        self.trajectories = 0
         self._context = Context()
         rclpy.init(context=self._context)
         values = {"cameras": list(sizes), "tasks": ["plan"], "checkpoint": str(CHECKPOINT), **parameters}
@@ -71,8 +71,8 @@ class NodeRun:
             parameter_overrides=overrides,
         )
         self._probe = Node("probe", context=self._context)
-        for kind, topic, heard in ((Stats, "stats", self.stats), (Trajectory, "trajectory", self.trajectories)):
-            self._probe.create_subscription(kind, f"/wamdiff2/output/{topic}", self._hear(heard), OUTPUT)
+        self._probe.create_subscription(Stats, "/wamdiff2/output/stats", self.stats.append, OUTPUT)
+        self._probe.create_subscription(Trajectory, "/wamdiff2/output/trajectory", self._count, OUTPUT)
         self._node_executor = SingleThreadedExecutor(context=self._context)
         self._node_executor.add_node(self.node)
         self._node_executor.add_node(self._probe)
@@ -93,7 +93,6 @@ class NodeRun:
                 raise TimeoutError(f"no plans within {limit_s} s")
             self.spin(0.1)
         self.stats.clear()
-        self.trajectories.clear()
 
     def close(self) -> None:
         self._sender.terminate()
@@ -104,9 +103,8 @@ class NodeRun:
         self._probe.destroy_node()
         rclpy.try_shutdown(context=self._context)
 
-    @staticmethod
-    def _hear(heard: list[tuple[float, Any]]) -> Any:
-        return lambda message: heard.append((time.monotonic(), message))
+    def _count(self, message: Trajectory) -> None:
+        self.trajectories += 1
 
 
 def quantiles(values: Sequence[float]) -> dict[str, float]:
