@@ -1,8 +1,8 @@
 """A camera at 30 Hz against a model of 250 ms: python benchmarks/freshness.py [--seconds 60]
 
-The worker takes the newest frame there is: it is at most one period old when it is taken (and a tenth more, the jitter
-of the sender), and at publication by as much older as its answer took: the inference, and what the node adds. Memory must
-be flat. Writes out/bench/freshness.json; exit code 1 where frames are older or memory grows.
+The worker takes the newest frame there is: at most one period old when it is taken (and a tenth more, the jitter of the
+sender), and at publication older by what its answer took: the inference, and what the node adds. Memory must be flat.
+Writes out/bench/freshness.json; exit code 1 where frames are older or memory grows.
 """
 
 from __future__ import annotations
