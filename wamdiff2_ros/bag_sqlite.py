@@ -15,6 +15,7 @@ from wamdiff2_ros.bag_storage import ZSTD_MAGIC, Index, StoredTopic, inflate, in
 
 MAGIC = b"SQLite format 3\x00"
 HEAD = "SELECT id, topic_id, timestamp, substr(data, 1, 12) FROM messages WHERE id > ? ORDER BY id"
+_HEADING = 100
 MOST_SKIPPED = 1 << 24  # ids tried behind a damaged place
 
 
@@ -58,13 +59,34 @@ class SqliteFile:
         """The file, never written to; a copy of it where a journal of a recorder that was killed has to be applied."""
         journals = [p for p in (path.with_name(path.name + end) for end in ("-wal", "-journal")) if p.is_file()]
         if not any(p.stat().st_size for p in journals):
-            return f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+            return f"{self._without_cut_page(path).resolve().as_uri()}?mode=ro&immutable=1"
         self.index.problems.append(f"{path.name}: its journal was still open: the recorder was not able to close it")
         self.index.complete = False
         self._scratch = tempfile.TemporaryDirectory(prefix="wamdiff2_bag_")
         for file in (path, *journals):
             shutil.copy(file, self._scratch.name)
         return (Path(self._scratch.name) / path.name).as_uri()
+
+    def _without_cut_page(self, path: Path) -> Path:
+        """The file; of one that is cut a copy whose heading says so: SQLite reads zeros where pages are missing."""
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(_HEADING)
+        if len(head) < _HEADING:
+            raise DataError(f"{path}: expected a bag in SQLite, got {size} bytes")
+        page = int.from_bytes(head[16:18], "big")
+        page = 65536 if page == 1 else page
+        if page < 512 or size == int.from_bytes(head[28:32], "big") * page:
+            return path
+        self.index.problems.append(f"{path.name}: it is cut: {size} bytes of pages of {page}")
+        self.index.complete = False
+        self._scratch = tempfile.TemporaryDirectory(prefix="wamdiff2_bag_")
+        copy = Path(shutil.copy(path, self._scratch.name))
+        with copy.open("r+b") as file:
+            file.truncate(size // page * page)
+            file.seek(28)
+            file.write((size // page).to_bytes(4, "big"))
+        return copy
 
     def _topics(self) -> dict[int, int]:
         """Number of each topic id."""

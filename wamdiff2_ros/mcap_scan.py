@@ -97,6 +97,11 @@ class Scan:
                 return
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 yield from self._file(data)
+                if self._channels and self.lost and not self.read:
+                    # Only the end of the file told what its channels are: once more, knowing them.
+                    self.lost.clear()
+                    self.notes.append("the topics are known from the end of the file only")
+                    yield from self._file(data)
         self._compare()
 
     def _file(self, data: mmap.mmap) -> Iterator[Found]:
@@ -122,7 +127,7 @@ class Scan:
             at = self._next(data, at, end, broken)
 
     def _look_ahead(self, data: mmap.mmap) -> None:
-        """Channels are repeated behind the messages of a finished file: their first place may be damaged."""
+        """Behind the messages of a finished file stand its counts and, once more, its channels."""
         at = len(data) - len(MAGIC) - _FOOTER.size
         if at < len(MAGIC) or data[-len(MAGIC) :] != MAGIC:
             return
@@ -132,7 +137,7 @@ class Scan:
         while len(MAGIC) < at <= len(data) - _RECORD.size and kind != Opcode.CHUNK:
             kind, length = _RECORD.unpack_from(data, at)
             try:
-                if kind in (Opcode.SCHEMA, Opcode.CHANNEL):
+                if kind in (Opcode.SCHEMA, Opcode.CHANNEL, Opcode.STATISTICS):
                     list(self._record(kind, data[at + _RECORD.size : at + _RECORD.size + length], whole=True))
             except _BROKEN as error:
                 self.notes.append(f"the list of topics at the file's end is damaged: {error}")
