@@ -95,10 +95,13 @@ def preprocess(
     """
     form = form or ImageFormat()
     fitted = fit(images, sizes, form, each)
-    patches = [patchify(torch.from_numpy(image)[None], form)[0] for image in fitted]
     grids = [(1, image.shape[0] // form.patch_size, image.shape[1] // form.patch_size) for image in fitted]
-    dim = 3 * form.temporal_patch_size * form.patch_size**2
-    return torch.cat(patches) if patches else torch.zeros(0, dim), torch.tensor(grids, dtype=torch.int64).reshape(-1, 3)
+    counts = [high * wide for _, high, wide in grids]
+    patches = torch.empty(sum(counts), 3 * form.temporal_patch_size * form.patch_size**2)
+    for image, rows in zip(fitted, patches.split(counts), strict=True):  # in place: fresh memory costs more than sums
+        pixels = _by_token(torch.from_numpy(image)[None], form)
+        rows.view(pixels.shape).copy_(pixels)
+    return patches, torch.tensor(grids, dtype=torch.int64).reshape(-1, 3)
 
 
 def fit(
@@ -117,6 +120,13 @@ def fit(
 def patchify(images: torch.Tensor, form: ImageFormat) -> torch.Tensor:
     """(N, H, W, 3) uint8 of one size -> (N, patches, 3 * T * P * P) float32, those of one token side by side."""
     n, height, width, _ = images.shape
+    p, t = form.patch_size, form.temporal_patch_size
+    return _by_token(images, form).reshape(n, (height // p) * (width // p), 3 * t * p * p)
+
+
+def _by_token(images: torch.Tensor, form: ImageFormat) -> torch.Tensor:
+    """(N, H, W, 3) uint8 -> (N, gh, gw, m, m, 3, T, P, P) float32; the still image is repeated in time by a view."""
+    n, height, width, _ = images.shape
     p, m, t = form.patch_size, form.merge_size, form.temporal_patch_size
     if height % form.unit or width % form.unit or not height * width:
         raise DataError(f"expected image sides that are multiples of {form.unit}, got {width} x {height}")
@@ -124,8 +134,7 @@ def patchify(images: torch.Tensor, form: ImageFormat) -> torch.Tensor:
     std = (torch.tensor(form.std, device=images.device) * 255.0).view(3, 1, 1)
     pixels = images.view(n, height // form.unit, m, p, width // form.unit, m, p, 3)
     pixels = pixels.permute(0, 1, 4, 2, 5, 7, 3, 6).contiguous()  # (N, gh, gw, m, m, 3, p, p), moved while still bytes
-    pixels = ((pixels.float() - mean) / std).unsqueeze(6)  # the still image is repeated in time
-    return pixels.expand(-1, -1, -1, -1, -1, -1, t, -1, -1).reshape(n, (height // p) * (width // p), 3 * t * p * p)
+    return ((pixels.float() - mean) / std).unsqueeze(6).expand(-1, -1, -1, -1, -1, -1, t, -1, -1)
 
 
 def fitting_size(width: int, height: int, form: ImageFormat) -> Size:
