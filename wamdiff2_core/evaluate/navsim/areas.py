@@ -56,9 +56,9 @@ def _membership(points: np.ndarray, areas: tuple[scenes.Area, ...]) -> np.ndarra
         return found
     low = np.stack([area.low for area in areas])
     high = np.stack([area.high for area in areas])
-    x, y = points.T
+    x, y = np.ascontiguousarray(points.T)
     near = (x > low[:, :1]) & (x < high[:, :1]) & (y > low[:, 1:]) & (y < high[:, 1:])
     for index in np.flatnonzero(near.any(axis=1)):
         at = np.flatnonzero(near[index])
-        found[index, at] = inside_polygon(points[at], areas[index].edges)
+        found[index, at] = inside_polygon(x[at], y[at], areas[index].edges)
     return found

@@ -58,7 +58,10 @@ def at_fault(states: np.ndarray, where: Where, objects: Objects) -> np.ndarray:
 
 
 def would_meet(states: np.ndarray, where: Where, objects: Objects) -> np.ndarray:
-    """Objects that the car would meet by driving straight on for 0, 0.3, 0.6 or 0.9 s from each step: (N, 41, O)."""
+    """Objects that the car would meet by driving straight on for 0, 0.3, 0.6 or 0.9 s from each step: (N, 41, O).
+
+    `where` may be of more drives than the N.
+    """
     speed = np.hypot(states[..., car.SPEED_X], states[..., car.SPEED_Y])
     ahead = speed[..., None] * (LOOK_AHEAD * car.STEP_S)
     steps = np.arange(states.shape[1])[:, None] + LOOK_AHEAD
@@ -68,7 +71,7 @@ def would_meet(states: np.ndarray, where: Where, objects: Objects) -> np.ndarray
         return contact[:, :, 0]
     offset[..., 0] += ahead[..., None]  # seen from where the car is, not from its projection
     front, behind = _bearing(offset)
-    loose = (where.several_lanes | where.off_road | where.axle_in_intersection)[..., None, None]
+    loose = (where.several_lanes | where.off_road | where.axle_in_intersection)[: len(states), :, None, None]
     fails = front | (loose & ~behind)
     flat = (len(states), -1, len(objects))
     counts = _before_first((contact & fails).reshape(flat), (contact & ~fails).reshape(flat))

@@ -6,23 +6,22 @@ import numpy as np
 
 
 def edges_of(ring: np.ndarray) -> np.ndarray:
-    """Edges (4, V) of an open ring (V, 2): x and y of their starts, x and y of their ends."""
-    return np.concatenate([ring, np.concatenate([ring[1:], ring[:1]])], axis=1).T.copy()
+    """Edges (4, V, 1) of an open ring (V, 2): x and y of their starts, x and y of their ends."""
+    return np.concatenate([ring, np.concatenate([ring[1:], ring[:1]])], axis=1).T[..., None].copy()
 
 
-def inside_polygon(points: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Whether points (M, 2) are strictly inside a polygon of edges (4, V), by the even-odd rule; an edge is outside."""
-    x, y = points[:, :1], points[:, 1:]
+def inside_polygon(x: np.ndarray, y: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Whether points (M,) are strictly in a polygon of edges (4, V, 1), by the even-odd rule; edges are outside."""
     ax, ay, bx, by = edges
-    side = (bx - ax) * (y - ay) - (x - ax) * (by - ay)  # > 0: left of the edge
+    side = (bx - ax) * (y - ay) - (x - ax) * (by - ay)  # (V, M), > 0: left of the edge
     spans = (ay <= y) != (by <= y)
     spans &= (side > 0) == (by > ay)
-    inside = np.logical_xor.reduce(spans, axis=1)
+    inside = np.logical_xor.reduce(spans, axis=0)
     on_line = side == 0
     if on_line.any():
         within = (np.minimum(ax, bx) <= x) & (x <= np.maximum(ax, bx))
         within &= (np.minimum(ay, by) <= y) & (y <= np.maximum(ay, by))
-        inside &= ~np.logical_or.reduce(on_line & within, axis=1)
+        inside &= ~np.logical_or.reduce(on_line & within, axis=0)
     return inside
 
 
@@ -46,15 +45,15 @@ def boxes_touch(
 
 
 def box_touches_polygon(centre: np.ndarray, heading: np.ndarray, half: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """Whether boxes (M, 2), (M,) of one half size (2,) touch the area of a polygon of edges (4, V)."""
-    cos, sin = np.cos(heading)[:, None], np.sin(heading)[:, None]
-    dx, dy = edges[0] - centre[:, :1], edges[1] - centre[:, 1:]
-    ax, ay = dx * cos + dy * sin, dy * cos - dx * sin  # the ring in the frame of each box (M, V)
-    bx, by = np.roll(ax, -1, axis=1), np.roll(ay, -1, axis=1)
+    """Whether boxes (M, 2), (M,) of one half size (2,) touch the area of a polygon of edges (4, V, 1)."""
+    cos, sin = np.cos(heading), np.sin(heading)
+    dx, dy = edges[0] - centre[:, 0], edges[1] - centre[:, 1]
+    ax, ay = dx * cos + dy * sin, dy * cos - dx * sin  # the ring in the frame of each box (V, M)
+    bx, by = np.roll(ax, -1, axis=0), np.roll(ay, -1, axis=0)
     touch = (np.minimum(ax, bx) <= half[0]) & (np.maximum(ax, bx) >= -half[0])
     touch &= (np.minimum(ay, by) <= half[1]) & (np.maximum(ay, by) >= -half[1])
     touch &= np.abs(ax * by - ay * bx) <= half[0] * np.abs(by - ay) + half[1] * np.abs(bx - ax)
-    return np.logical_or.reduce(touch, axis=1) | inside_polygon(centre, edges)
+    return np.logical_or.reduce(touch, axis=0) | inside_polygon(centre[:, 0], centre[:, 1], edges)
 
 
 def along_path(points: np.ndarray, path: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -56,14 +56,13 @@ def progress(centre: np.ndarray, centreline: np.ndarray) -> np.ndarray:
     return np.maximum(at[:, 1] - at[:, 0], 0.0)
 
 
-def lane_keeping(where: Where, centreline: np.ndarray) -> np.ndarray:
-    """0 if the centre is off the centreline for two seconds in a row, else 1.
+def lane_keeping(where: Where, centreline: np.ndarray, count: int) -> np.ndarray:
+    """Of the first `count` drives: 0 if the centre is off the centreline for two seconds in a row, else 1.
 
     Steps inside an intersection are left out: they neither count nor end the row.
     """
-    distance = along_path(where.centre.reshape(-1, 2), centreline)[1].reshape(where.off_route.shape)
-    off = distance > LANE_DISTANCE_M
-    counted = ~where.centre_in_intersection
+    centre, counted = where.centre[:count], ~where.centre_in_intersection[:count]
+    off = (along_path(centre.reshape(-1, 2), centreline)[1] > LANE_DISTANCE_M).reshape(counted.shape)
     so_far = np.cumsum(off & counted, axis=1)
     at_last_return = np.maximum.accumulate(np.where(counted & ~off, so_far, 0), axis=1)
     return ((so_far - at_last_return).max(axis=1) < LANE_STEPS).astype(float)

@@ -28,7 +28,7 @@ STOPPED_MPS = 0.05
 
 @dataclass(frozen=True)
 class Area:
-    """A polygon of the map: edges (4, V), see `edges_of`, and its bounds."""
+    """A polygon of the map: edges (4, V, 1), see `edges_of`, and its bounds."""
 
     id: str
     kind: str

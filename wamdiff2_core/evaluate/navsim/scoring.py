@@ -32,7 +32,7 @@ Table = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Driven:
-    """What N drives of the car did: plans, then the reference, then the human if there is one. First axis: the drive.
+    """What N drives of the car did: plans, then the human if there is one, last the reference. First axis: the drive.
 
     states: (N, 41, 11). faults, meets: (N, 41, O) contacts at fault and objects met by driving on straight.
     agent, at_start: (O,) whether an object is an agent, and whether it overlaps the car at the start. progress_m: (N,).
@@ -41,7 +41,7 @@ class Driven:
     states: np.ndarray
     where: Where
     faults: np.ndarray
-    meets: np.ndarray
+    meets: np.ndarray  # (N - 1, 41, O), without the reference
     agent: np.ndarray
     at_start: np.ndarray
     progress_m: np.ndarray
@@ -93,8 +93,7 @@ def score_plans(scene: Scene, plans: np.ndarray) -> Scored:
 def drive(scene: Scene, plans: np.ndarray) -> tuple[Driven, np.ndarray | None]:
     """All drives of a scene, and the states (41, 11) of the plan before, if there is one."""
     own = plans if scene.human is None else np.concatenate([plans, scene.human[None]])
-    paths = path_of(own, scene.start)
-    paths = np.concatenate([paths[: len(plans)], scene.reference[None], paths[len(plans) :]])
+    paths = np.concatenate([path_of(own, scene.start), scene.reference[None]])
     starts = np.broadcast_to(scene.start, (len(paths), len(scene.start)))
     if scene.before is not None:
         paths = np.concatenate([paths, scene.before.path[None]])
@@ -111,7 +110,7 @@ def _driven(scene: Scene, states: np.ndarray) -> Driven:
         states=states,
         where=where,
         faults=collisions.at_fault(states, where, objects),
-        meets=collisions.would_meet(states, where, objects),
+        meets=collisions.would_meet(states[:-1], where, objects),
         agent=objects.agent,
         at_start=collisions.touched_at_start(scene.start, objects),
         progress_m=rules.progress(where.centre, scene.centreline),
@@ -125,25 +124,25 @@ def _score_chunk(scene: Scene, plans: np.ndarray) -> Scored:
     v2 = _parts_v2(scene, driven)
     product = _product(v2)
     rows = {name: values[:count] for name, values in v2.items()}
-    reference = driven.progress_m[count] * product[count]
+    reference = driven.progress_m[-1] * product[-1]
     rows["ep"] = rules.progress_v2(driven.progress_m[:count], product[:count], reference)
     rows["hc"] = _comfortable(comfort.history_signals(states, scene.past))
     rows["ec"] = np.full(count, np.nan)
     if before is not None and scene.before is not None:
         rows["ec"] = comfort.extended_comfort(comfort.changes(states, before, scene.before.steps))
-    human = None if scene.human is None else {name: float(values[-1]) for name, values in v2.items()}
+    human = None if scene.human is None else {name: float(values[count]) for name, values in v2.items()}
     return Scored(_v1(driven, count), _v2(rows), None if human is None else _forgiven(rows, human), human, states)
 
 
 def _v1(driven: Driven, count: int) -> Table:
-    """PDMS of the first `count` drives; the one after them is the reference."""
+    """PDMS of the first `count` drives; the last one is the reference."""
     nc, dac = collisions.no_collision_score(driven.faults, driven.agent), rules.drivable_area(driven.where)
     masked = driven.progress_m * nc * dac
     parts = {
         "nc": nc[:count],
         "dac": dac[:count],
         "ddc_not_in_score": rules.driving_direction(driven.where, outside_intersections=False)[:count],
-        "ep": rules.progress_v1(masked[:count], (nc * dac)[:count], masked[count]),
+        "ep": rules.progress_v1(masked[:count], (nc * dac)[:count], masked[-1]),
         "ttc": 1.0 - np.logical_or.reduce(driven.meets[:count], axis=(1, 2)),
         "comfort": _comfortable(comfort.plan_signals(driven.states[:count])),
     }
@@ -151,7 +150,10 @@ def _v1(driven: Driven, count: int) -> Table:
 
 
 def _parts_v2(scene: Scene, driven: Driven) -> Table:
-    """Sub-scores of all drives that need no comparison. Objects that overlap the car at the start do not count."""
+    """Sub-scores that need no comparison, of all drives; TTC and LK leave out the reference.
+
+    Objects that overlap the car at the start do not count.
+    """
     left = ~driven.at_start
     return {
         "nc": collisions.no_collision_score(driven.faults[..., left], driven.agent[left]),
@@ -159,7 +161,7 @@ def _parts_v2(scene: Scene, driven: Driven) -> Table:
         "ddc": rules.driving_direction(driven.where, outside_intersections=True),
         "tlc": rules.traffic_lights(driven.states, driven.where.centre, scene.red),
         "ttc": 1.0 - np.logical_or.reduce(driven.meets[:, :V2_TTC_STEPS, left], axis=(1, 2)),
-        "lk": rules.lane_keeping(driven.where, scene.centreline),
+        "lk": rules.lane_keeping(driven.where, scene.centreline, len(driven.meets)),
     }
 
 

@@ -3,12 +3,14 @@
 Source of the formulas: nuPlan's LQR tracker and kinematic bicycle (motional/nuplan-devkit) with NAVSIM's gains. The
 lateral problem has one input, a steering rate held for the horizon, on linear dynamics with speeds v + a dt j. Summed
 up over the horizon, the state after it is a polynomial in v and a; its coefficients are moments of the curvatures
-ahead, made for all steps beforehand, so that a step is a few dozen operations on vectors of N paths.
+ahead, made for all steps beforehand, so that a step is a few dozen operations, on vectors of N paths or on floats.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -40,65 +42,97 @@ _MOMENTS = np.stack(
 )  # (10, 5): weights of the curvatures ahead
 
 
+FEW = 10  # drives up to which plain floats are faster than arrays
+
+
+class _Arrays:
+    """What a step needs besides arithmetic, on arrays."""
+
+    sin, cos, tan, where, wrapped = np.sin, np.cos, np.tan, np.where, staticmethod(car.wrapped)
+    clip = staticmethod(np.clip)
+
+
+class _Floats:
+    """The same on floats."""
+
+    sin, cos, tan = math.sin, math.cos, math.tan
+
+    @staticmethod
+    def where(condition: bool, yes: float, no: float) -> float:
+        return yes if condition else no
+
+    @staticmethod
+    def wrapped(angle: float) -> float:
+        return math.remainder(angle, math.tau)
+
+    @staticmethod
+    def clip(value: float, low: float, high: float) -> float:
+        return low if value < low else high if value > high else value
+
+
 def simulate(poses: np.ndarray, start: np.ndarray) -> np.ndarray:
     """States (N, 41, 11), columns as in `vehicle.COLUMNS`, of cars that track paths (N, 41, 3) from states (N, 11)."""
     speeds, curvatures = speeds_and_curvatures(poses)
     target = np.concatenate([speeds[:, HORIZON:], np.repeat(speeds[:, -1:], HORIZON, axis=1)], axis=1)
     ahead = np.concatenate([curvatures, np.repeat(curvatures[:, -1:], HORIZON - 1, axis=1)], axis=1)
     moments = np.lib.stride_tricks.sliding_window_view(ahead, HORIZON, axis=1) @ _MOMENTS  # (N, 40, 5)
-    # Time first: a step reads and writes whole rows.
-    by_step = np.ascontiguousarray(moments.transpose(1, 2, 0))
-    target = np.ascontiguousarray(target.T)
-    path = np.ascontiguousarray(poses.transpose(1, 2, 0))
-    sin, cos = np.sin(path[:, 2]), np.cos(path[:, 2])
-    states = np.empty((car.POSES, len(car.COLUMNS), len(poses)))
-    states[0] = start.T
-    for step in range(car.STEPS):
-        state = states[step]
-        error = state[:3] - path[step]
-        lateral = error[1] * cos[step] - error[0] * sin[step]
-        command = _commands(state, lateral, error[2], target[step], by_step[step])
-        _advance(state, *command, states[step + 1])
-    return states.transpose(2, 0, 1)
+    heading = poses[:, :-1, car.HEADING, None]
+    wanted = np.concatenate([poses[:, :-1], np.sin(heading), np.cos(heading), target[..., None], moments], axis=2)
+    if len(poses) <= FEW:
+        return np.array([_track(_Floats, list(first), rows) for first, rows in zip(start.tolist(), wanted.tolist())])
+    by_step = np.ascontiguousarray(wanted.transpose(1, 2, 0))
+    return np.array(_track(_Arrays, list(start.T.copy()), by_step)).transpose(2, 0, 1)
 
 
-def _commands(
-    state: np.ndarray, lateral: np.ndarray, turned: np.ndarray, target: np.ndarray, moments: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Acceleration in m/s^2 and steering rate in rad/s (N,) from errors to the path, target speed, moments (5, N)."""
-    speed, steer = state[car.SPEED_X], state[car.STEER]
-    stopping = (target <= STOP_SPEED_MPS) & (speed <= STOP_SPEED_MPS)
-    acceleration = np.where(stopping, STOP_GAIN, _SPEED_GAIN) * (target - speed)
-    v, b = speed, acceleration * _DT  # speed at step j of the horizon: v + b j
+def _track(ops: Any, state: list, wanted: Iterable) -> list:
+    """States of one drive in floats, or of many in arrays (N,), that follow rows of what is wanted at each step: pose,
+    sine and cosine of its heading, target speed, moments of the curvatures ahead.
+    """
+    states = [state]
+    for row in wanted:
+        acceleration, steering_rate = _commands(ops, state, row)
+        state = _advance(ops, state, acceleration, steering_rate)
+        states.append(state)
+    return states
+
+
+def _commands(ops: Any, state: list, wanted: Any) -> tuple[Any, Any]:
+    """Acceleration in m/s^2 and steering rate in rad/s."""
+    path_x, path_y, path_heading, sin, cos, target, k0, k1, k2, k3, k4 = wanted
+    x, y, heading, v = state[: car.SPEED_X + 1]
+    steer = state[car.STEER]
+    stopping = (target <= STOP_SPEED_MPS) & (v <= STOP_SPEED_MPS)
+    acceleration = ops.where(stopping, STOP_GAIN, _SPEED_GAIN) * (target - v)
+    b = acceleration * _DT  # speed at step j of the horizon: v + b j
     vv, vb, bb = v * v, v * b, b * b
-    heading = car.wrapped(turned)
+    lateral = (y - path_y) * cos - (x - path_x) * sin
+    turned = ops.wrapped(heading - path_heading)
     travelled = HORIZON * v + _J1 * b
     # Where no steering rate leads to, and what one unit of it adds.
     lateral_end = (
-        lateral + _DT * (travelled * heading)
+        lateral + _DT * (travelled * turned)
         + (_DT * _PER_BASE) * steer * (_J1 * vv + (_T1 + _J2) * vb + _JT * bb)
-        - (_DT * _DT) * (vv * moments[2] + vb * moments[3] + bb * moments[4])
+        - (_DT * _DT) * (vv * k2 + vb * k3 + bb * k4)
     )  # fmt: skip
-    heading_end = car.wrapped(heading + _PER_BASE * steer * travelled - _DT * (v * moments[0] + b * moments[1]))
+    turned_end = ops.wrapped(turned + _PER_BASE * steer * travelled - _DT * (v * k0 + b * k1))
     lateral_gain = (_DT * _DT * _PER_BASE) * (_T1 * vv + _QJT * vb + _JQ * bb)
-    heading_gain = (_DT * _PER_BASE) * (_J1 * v + _J2 * b)
-    wanted = Q_LATERAL * lateral_gain * lateral_end + Q_HEADING * heading_gain * heading_end
-    cost = R_STEERING_RATE + Q_LATERAL * lateral_gain * lateral_gain + Q_HEADING * heading_gain * heading_gain
-    return acceleration, np.where(stopping, 0.0, -wanted / cost)
+    turned_gain = (_DT * _PER_BASE) * (_J1 * v + _J2 * b)
+    towards = Q_LATERAL * lateral_gain * lateral_end + Q_HEADING * turned_gain * turned_end
+    cost = R_STEERING_RATE + Q_LATERAL * lateral_gain * lateral_gain + Q_HEADING * turned_gain * turned_gain
+    return acceleration, ops.where(stopping, 0.0 * v, -towards / cost)
 
 
-def _advance(state: np.ndarray, acceleration: np.ndarray, steering_rate: np.ndarray, after: np.ndarray) -> None:
-    """One step of the bicycle into `after` (11, N): pose by the old speed, lags on both inputs, steering clipped."""
-    speed, heading, steer = state[car.SPEED_X], state[car.HEADING], state[car.STEER]
+def _advance(ops: Any, state: list, acceleration: Any, steering_rate: Any) -> list:
+    """One step of the bicycle: pose by the old speed, lags on both inputs, steering clipped."""
+    x, y, heading, speed, _, accelerated, _, steer, _, yaw_rate, _ = state
     step = _DT * speed
-    after[car.X] = state[car.X] + step * np.cos(heading)
-    after[car.Y] = state[car.Y] + step * np.sin(heading)
-    after[car.HEADING] = heading + step * np.tan(steer) / car.WHEEL_BASE_M
-    after[car.ACCEL_X] = state[car.ACCEL_X] + _ACCELERATION_SHARE * (acceleration - state[car.ACCEL_X])
-    after[car.SPEED_X] = speed + _DT * after[car.ACCEL_X]
-    after[car.STEER_RATE] = _STEERING_SHARE * steering_rate
-    after[car.STEER] = np.clip(steer + _DT * after[car.STEER_RATE], -STEERING_LIMIT_RAD, STEERING_LIMIT_RAD)
-    after[car.YAW_RATE] = after[car.SPEED_X] * np.tan(after[car.STEER]) / car.WHEEL_BASE_M
-    after[car.YAW_ACCEL] = (after[car.YAW_RATE] - state[car.YAW_RATE]) / _DT
-    after[car.SPEED_Y] = 0.0
-    after[car.ACCEL_Y] = 0.0
+    accelerated = accelerated + _ACCELERATION_SHARE * (acceleration - accelerated)
+    steering_rate = _STEERING_SHARE * steering_rate
+    new_speed = speed + _DT * accelerated
+    new_steer = ops.clip(steer + _DT * steering_rate, -STEERING_LIMIT_RAD, STEERING_LIMIT_RAD)
+    new_yaw_rate = new_speed * ops.tan(new_steer) / car.WHEEL_BASE_M
+    return [
+        x + step * ops.cos(heading), y + step * ops.sin(heading), heading + step * ops.tan(steer) / car.WHEEL_BASE_M,
+        new_speed, 0.0 * speed, accelerated, 0.0 * speed, new_steer, steering_rate,
+        new_yaw_rate, (new_yaw_rate - yaw_rate) / _DT,
+    ]  # fmt: skip
