@@ -16,6 +16,7 @@ from wamdiff2_core.errors import ConfigError
 RECENT = 10  # answers that say how slow the machine is now
 LEARN, OUTLIER = 0.2, 1.25  # how fast a setting's own cost follows what is measured; further off is a spike
 LEARN_FROM = 3  # the last answers with another setting, which it is compared with
+LEAST = 0.1  # an unmeasured setting costs no less than this part of the most similar one
 SHORTEST_MS = 1e-3  # what a clock that did not move counts as
 DOWN_FIT = 0.9  # a setting to step down to must be expected within this part of the budget
 UP_FIT = 0.85  # one to step up to must leave more room, so that it is not left again at once
@@ -101,12 +102,22 @@ class Costs:
         return [ratio for _, ratio in self._ratios]
 
     def expected_ms(self, dial: Dial) -> float | None:
-        """For a setting never measured: from the most similar one that was, as if forward passes were all of it."""
+        """For a setting never measured: on the line through the two most similar in passes that were.
+
+        From a single one: as if forward passes were all of the cost, which they are not, so rather too much.
+        """
         if not self._usual_ms:
             return None
-        near = min(self._usual_ms, key=lambda other: (abs(other.passes - dial.passes), other.block_size))
-        known_ms = self._usual_ms.get(dial, self._usual_ms[near] * dial.passes / near.passes)
-        return known_ms * self.load
+        usual_ms = self._usual_ms.get(dial)
+        return (self._guess_ms(dial) if usual_ms is None else usual_ms) * self.load
+
+    def _guess_ms(self, dial: Dial) -> float:
+        by_passes = {other.passes: ms for other, ms in self._usual_ms.items()}
+        near, *others = sorted(by_passes, key=lambda passes: abs(passes - dial.passes))
+        if not others:
+            return by_passes[near] * dial.passes / near
+        slope = max((by_passes[others[0]] - by_passes[near]) / (others[0] - near), 0.0)
+        return max(by_passes[near] + slope * (dial.passes - near), LEAST * by_passes[near])
 
 
 class Chooser:

@@ -176,11 +176,16 @@ def test_what_does_not_run_is_never_chosen_and_the_last_one_cannot_go() -> None:
         chooser.exclude(DIALS[-1])
 
 
-def test_costs_of_unmeasured_settings_come_from_the_nearest() -> None:
+def test_costs_of_unmeasured_settings_come_from_similar_ones() -> None:
     costs = Costs()
     assert costs.expected_ms(DIALS[0]) is None and costs.load == 1.0
     costs.calibrated(parse_dial("32x8"), 70.0)
     assert costs.expected_ms(parse_dial("16x8")) == pytest.approx(140.0)
     assert costs.expected_ms(parse_dial("32x4")) == pytest.approx(35.0)
+    costs.calibrated(parse_dial("32x2"), 55.0)  # 50 + 80 per pass: much of the cost is not in passes
+    assert costs.expected_ms(parse_dial("8x8")) == pytest.approx(130.0)
+    assert costs.expected_ms(parse_dial("32x4")) == pytest.approx(60.0)
+    costs.calibrated(parse_dial("32x2"), 200.0)  # noise: more passes are never expected to cost less
+    assert costs.expected_ms(parse_dial("8x8")) == pytest.approx(70.0)
     costs.measured(parse_dial("32x8"), 0.0)  # a clock that did not move
     assert costs.load > 0.0

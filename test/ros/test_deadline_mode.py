@@ -124,8 +124,7 @@ def test_the_node_keeps_to_a_deadline_and_says_how(make_harness: Any) -> None:
     def used() -> str:
         return f"{h.outputs['stats'][-1].block_size}x{h.outputs['stats'][-1].steps}"
 
-    h.spin_until(lambda: len(h.outputs["stats"]) > 3, "stats", h.send_all)
-    assert used() == "32x8"
+    h.spin_until(lambda: h.outputs["stats"] and used() == "32x8", "the best that fits", h.send_all)
     stats = h.outputs["stats"][-1]
     assert stats.deadline_ms == 100.0 and stats.deadline_choice.startswith("32x8: expected")
     slow.load = 25.0  # 250, 125, 50 ms
@@ -133,7 +132,7 @@ def test_the_node_keeps_to_a_deadline_and_says_how(make_harness: Any) -> None:
     assert h.outputs["stats"][-1].deadline_missed >= 1
     slow.load = 1.0
     h.spin_until(lambda: used() == "32x8", "a step up", h.send_all)
-    assert all(s.deadline_choice.startswith(f"{s.block_size}x{s.steps}:") for s in h.outputs["stats"])
+    assert all(f"{s.block_size}x{s.steps}" in s.deadline_choice for s in h.outputs["stats"])
     assert slow.agrees(h.outputs["stats"])
     assert h.node.set_parameters([Parameter("deadline_ms", value=1)])[0].successful
     h.spin_until(lambda: "no setting meets 1 ms" in h.diagnosis(": deadline"), "the warning", h.send_all)
