@@ -257,10 +257,10 @@ class DriverNode(LifecycleNode):
             return
         errors = self._listener.missing(time.monotonic())
         stamp_s = self._now_s()
-        if errors:
+        if errors and stamp_s > 0.0:  # before the first /clock there was no plan to withdraw; diagnostics say it
             self._health.count_missing(errors)
             text = "; ".join(f"{topic}: {problem}" for topic, problem in errors.items())
-            self._outputs.publish_no_plan(text, max(stamp_s, 0.0), self._listener.inputs.instruction)
+            self._outputs.publish_no_plan(text, stamp_s, self._listener.inputs.instruction)
 
     def _publish_diagnostics(self) -> None:
         if self._listener is None or self._outputs is None or self._worker is None:

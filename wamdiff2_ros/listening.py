@@ -117,9 +117,18 @@ class Listener:
                 problems[topic] = odd[name]
         return problems
 
+    def _odometry_problem(self, now_s: float) -> dict[str, str]:
+        """By topic, that odometry is silent, whether or not anybody wanted to plan from it; empty if it is not."""
+        topic, limit_s = self.topics["odometry"], self._settings().odometry_max_age_s
+        last_s = self.log.last_good_s(topic)
+        if last_s is None or now_s - last_s <= limit_s:
+            return {}
+        late = f"last usable message came {now_s - last_s:.2f} s ago, at most {limit_s:.2f} s"
+        return {topic: self.log.problem(topic) or late}
+
     def states(self, now_s: float) -> dict[str, InputState]:
         """How each input is, connections included, for diagnostics."""
-        problems = self.camera_problems(now_s)
+        problems = {**self.camera_problems(now_s), **self._odometry_problem(now_s)}
         states = {}
         for wanted in self._wanted.values():
             state = self.log.state(wanted.topic, now_s, wanted.required)
@@ -239,6 +248,8 @@ class Listener:
         by_s = jump.delta.nanoseconds * 1e-9
         if self.now_s() > max(by_s, 0.0):  # otherwise: the first /clock
             self.log.warned("/clock", "jumps", f"time jumped by {by_s:+.1f} s; what was heard before is forgotten")
+        else:
+            self.mailbox.wait_anew()
         self._not_before_s = 0.0
         self.mailbox.clear()
         self.inputs.odometry.clear()

@@ -69,6 +69,11 @@ class FrameMailbox:
         with self._arrived:
             self._forget()
 
+    def wait_anew(self) -> None:
+        """Count the time without a group from now on: there could be none before."""
+        with self._arrived:
+            self._last_group_s = time.monotonic()
+
     def close(self) -> None:
         """Wake the worker for good."""
         with self._arrived:
