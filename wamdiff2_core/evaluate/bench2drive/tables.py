@@ -30,9 +30,8 @@ def headline(report: Mapping[str, Any]) -> Table:
         ["multi-ability, mean", value_text(report["ability"]["mean"], "{:.2%}")],
         ["driving efficiency", value_text(figures["driving_efficiency"])],
         ["driving smoothness", value_text(figures["driving_smoothness"], "{:.2%}")],
-        ["records with metric_info.json", _per_run(report, lambda run: f"{run['metric_records']} of {run['records']}")],
+        ["records with comfort data", _per_run(report, lambda run: f"{run['metric_records']} of {run['records']}")],
         ["routes driven", _per_run(report, lambda run: f"{run['routes_driven']} of {ROUTES}")],
-        ["records", _per_run(report, lambda run: str(run["records"]))],
     ]
     return [["figure", "value"], *rows]
 
