@@ -37,6 +37,7 @@ class _Topic:
     last_good_s: float | None = None
     problem: str = ""
     problem_s: float = 0.0
+    refusal: bool = True  # the problem is one, not just a warning
 
 
 class InputLog:
@@ -62,7 +63,7 @@ class InputLog:
             entry = self._entry(topic)
             entry.received += not found_later
             entry.refused[kind] += 1
-            entry.problem, entry.problem_s = text, time.monotonic()
+            entry.problem, entry.problem_s, entry.refusal = text, time.monotonic(), True
 
     def noted(self, topic: str, kind: str) -> None:
         """Something worth counting about a message that is used all the same."""
@@ -74,7 +75,7 @@ class InputLog:
         self.noted(topic, kind)
         with self._lock:
             entry = self._entry(topic)
-            entry.problem, entry.problem_s = text, time.monotonic()
+            entry.problem, entry.problem_s, entry.refusal = text, time.monotonic(), False
 
     def refused_total(self) -> int:
         """Refused messages of all topics."""
@@ -94,7 +95,7 @@ class InputLog:
         """Why the newest message was refused; empty if it was not."""
         with self._lock:
             entry = self._entry(topic)
-            return entry.problem if entry.problem_s > (entry.last_good_s or 0.0) else ""
+            return entry.problem if entry.refusal and entry.problem_s > (entry.last_good_s or 0.0) else ""
 
     def state(self, topic: str, now_s: float, required: bool) -> InputState:
         """How the topic is at steady time `now_s`. required: without a message it is an error."""
@@ -106,6 +107,8 @@ class InputLog:
             values |= {f"refused {kind}": str(count) for kind, count in entry.refused.items()}
             values |= {kind: str(count) for kind, count in entry.noted.items()}
             recent = bool(entry.problem) and now_s - entry.problem_s < NAMED_S
+            if recent and not entry.refusal:
+                return InputState(WARN, entry.problem, values)
             if recent and entry.problem_s > (entry.last_good_s or 0.0):
                 return InputState(ERROR if required else WARN, entry.problem, values)
             if recent:

@@ -49,6 +49,7 @@ class Opener:
             topic = self._topics[name]
             try:
                 images[name] = picture.result()
+                self._compare(name, images[name], log)
                 self._good[name] = (group.frames[name], images[name])
             except DataError as error:
                 log.refused(topic, "broken pictures", str(error), found_later=True)
@@ -57,6 +58,14 @@ class Opener:
                 else:
                     degraded[topic] = f"{error}; {'the picture before is used' if name in images else 'left out'}"
         return Opened({} if errors else images, errors, degraded)
+
+    def _compare(self, name: str, picture: np.ndarray, log: InputLog) -> None:
+        """Warn of a picture of another size than the camera's last one; it is used, as cameras may be set anew."""
+        last = self._good.get(name)
+        if last is not None and last[1].shape != picture.shape:
+            (height, width), (before_h, before_w) = picture.shape[:2], last[1].shape[:2]
+            text = f"pictures are of {width}x{height} pixels now, {before_w}x{before_h} before"
+            log.warned(self._topics[name], "changes of size", text)
 
     def _without(self, name: str, group: FrameGroup, rules: GroupRules, images: dict[str, np.ndarray]) -> bool:
         """Do without a broken picture, as the rules allow; True if that is possible."""

@@ -274,6 +274,31 @@ def test_raw_images_arrive_and_odd_ones_are_named_and_counted(make_harness: Any,
     assert "raw images without a DDS profile" in capfd.readouterr().err
 
 
+def test_silent_odometry_is_named_even_while_nobody_plans(make_harness: Any) -> None:
+    h = make_harness()
+    h.wait_connected()
+    h.spin_until(h.valid_plans, "a plan", h.send_all)
+    h.spin_until(lambda: "last usable message came" in h.diagnosis("input/odometry"), "the silence")
+    h.spin_until(lambda: h.diagnosis("input/odometry") == "arriving", "its end", h.send_all)
+
+
+def test_pictures_that_change_their_size_are_named_and_used(make_harness: Any) -> None:
+    h = make_harness(cameras=["cam_front"], image_transport="raw")
+    topic = "/wamdiff2/input/cam_front/image"
+    sender = h.probe.create_publisher(Image, topic, SENSOR_OUT)
+
+    def send(width: int) -> None:
+        h.send_odometry()
+        header = cv.header(h.now_s(), "x")
+        sender.publish(Image(header=header, height=2, width=width, encoding="mono8", step=width, data=bytes(2 * width)))
+
+    h.spin_until(h.valid_plans, "a plan", lambda: send(6))
+    said = "pictures are of 4x2 pixels now, 6x2 before"
+    h.spin_until(lambda: said in h.diagnosis(f"input {topic}"), "the name of the change", lambda: send(4))
+    assert values(h, f"input {topic}")["changes of size"] == "1"
+    assert h.driver.scenes[-1].images["cam_front"].shape == (2, 4, 3)
+
+
 # -- texts ------------------------------------------------------------------------------------------------------------
 
 
