@@ -119,8 +119,9 @@ class CameraNode(Node):
         header = Header(stamp=Time(sec=stamp_ns // 10**9, nanosec=stamp_ns % 10**9), frame_id=self._name)
         jpeg = self._pictures[shot.number % len(self._pictures)]
         message = self._raw_message(header, jpeg, mode) if self._raw else self._jpeg_message(header, jpeg, mode)
+        small = mode.content == "wrong_size" and not self._raw  # another size, but a whole picture
         self._log.write(
-            "frame", camera=self._name, stamp_ns=stamp_ns, taken_s=shot.taken_s, good=mode.good, content=mode.content,
+            "frame", camera=self._name, stamp_ns=stamp_ns, taken_s=shot.taken_s, good=mode.good or small, content=mode.content,
             life=self._life,
             flood=mode.rate_hz > FLOOD_HZ,
         )  # fmt: skip
@@ -129,8 +130,9 @@ class CameraNode(Node):
     def _jpeg_message(self, header: Header, jpeg: bytes, mode: Mode) -> CompressedImage:
         if mode.content in BROKEN_JPEG:
             jpeg = pictures.broken(mode.content, jpeg, self._rng)
-        elif mode.content == "wrong_size":  # not the picture of this camera: two pixels high
-            done, small = cv2.imencode(".jpg", np.zeros((2, 3, 3), np.uint8))
+        elif mode.content == "wrong_size":  # a whole picture of half the size, so it may be planned from
+            picture = np.asarray(cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR))
+            done, small = cv2.imencode(".jpg", picture[::2, ::2])
             jpeg = small.tobytes() if done else b""
         return CompressedImage(header=header, format="jpeg", data=array.array("B", jpeg))
 

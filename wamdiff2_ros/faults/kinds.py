@@ -155,9 +155,9 @@ _PICTURE = "{target}.*(jpeg|png|picture|image|decode|bytes|encoding|truncated|si
 _SILENT = "{target}.*(last frame|no frame|nothing|silent|s ago|missing|no publisher|late|old)"
 _STAMPS = "{target}.*(stamp|differ|old|late|future|apart|zero)"
 _ODOMETRY = "{target}.*(finite|nan|odometry|last|nothing|s ago|silent|old)"
-_NO_PLAN = "(no plan|plan is too old|too old|withdrawn|stop)"
+_NO_PLAN = "(no plan|plan is .* old|too old|too late|withdrawn)"
 _DRIVER_GONE = n.either(n.diagnosed(_NO_PLAN), n.fell_silent("wamdiff2"))
-_FASTER = n.faster("received", "{target}", 3.0)
+_FASTER = n.faster("received", "{target}", 2.0)
 _FLOOD = n.either(n.dropped(3.0), _FASTER)
 
 KINDS: tuple[Kind, ...] = (

@@ -45,6 +45,7 @@ class Processes:
         self._base = base
         self._environment = {**environment(), "OMP_NUM_THREADS": "1"}
         self.lives: list[Life] = []
+        self.grace_s = GRACE_S
         self._now: dict[str, Life] = {}
         self.died: list[str] = []  # those that ended without being told, with exit code
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,9 +103,9 @@ class Processes:
         life = self._now[name]
         life.killed = True
         life.process.send_signal(signal.SIGINT)
-        wait_all([life.process], GRACE_S)
+        wait_all([life.process], self.grace_s)
         if life.process.poll() is None:
-            self.died.append(f"{name} did not end on SIGINT within {GRACE_S:.0f} s")
+            self.died.append(f"{name} did not end on SIGINT within {self.grace_s:.0f} s")
             life.process.kill()
         return int(life.process.wait())
 

@@ -20,6 +20,8 @@ MEMORY_PERIOD_S = 2.0
 NAMED_WITHIN_S = 5.0
 ADAPT_ANSWERS = 4  # looked at to see how fast this machine is
 MOST_ENDS = 5  # of processes by themselves, before the run is given up
+SEEN_ANSWERS = 2.0
+RECOVER_ANSWERS = 5.0  # in the time of so many answers more, the node plans again
 LEAST_AGE_S, MOST_AGE_S = 1.0, 10.0
 
 
@@ -37,6 +39,7 @@ class Injected:
     cleared_s: float = 0.0
     end_s: float = 0.0
     recovered_s: float | None = None
+    answer_s: float = 0.0  # what an answer took then
 
 
 @dataclass
@@ -48,6 +51,7 @@ class RunRecord:
     exit_codes: dict[str, int] = field(default_factory=dict)
     ended_by_itself: list[str] = field(default_factory=list)
     first_plan_s: float = 0.0
+    answer_s: float = 0.0  # what an answer takes on this machine, while nothing is wrong
     began_s: float = 0.0
     ended_s: float = 0.0
 
@@ -56,6 +60,11 @@ def during(faults: Iterable[Injected], at_s: float) -> str:
     """The fault that was going on, or the last one, and whole seconds since its start."""
     earlier = [fault for fault in faults if fault.start_s <= at_s]
     return f"{earlier[-1].name} +{at_s - earlier[-1].start_s:.0f} s" if earlier else "before the first"
+
+
+def named_within_s(fault: Injected) -> float:
+    """Most seconds until a fault must have been named: five, and two answers of a node that is slow."""
+    return NAMED_WITHIN_S + SEEN_ANSWERS * fault.answer_s
 
 
 class Tail:
@@ -123,6 +132,9 @@ class Runner:
                 raise NeverPlanned(f"{len(self._took_s)} stats within {self._start_s:.0f} s")
             self._turn()
         usual_s = sorted(self._took_s)[len(self._took_s) // 2]
+        self.record.answer_s = usual_s
+        self._bench.processes.grace_s += RECOVER_ANSWERS * usual_s
+        self._recover_s += RECOVER_ANSWERS * usual_s
         limit_s = round(min(MOST_AGE_S, LEAST_AGE_S + 3.0 * usual_s), 2)
         self._say(f"an answer takes {usual_s:.2f} s here: plans may be {limit_s} s old at most")
         self._bench.adapt({"max_plan_age_s": limit_s})
@@ -133,16 +145,17 @@ class Runner:
                 self._say(f"{kind.name}: not injected: {self._bench.disk.why_not}")
             self.record.not_injected[kind.name] = self._bench.disk.why_not
             return
-        fault = Injected(kind.name, "", time.monotonic())
+        fault = Injected(kind.name, "", time.monotonic(), answer_s=max(self._took_s[-5:]))
         fault.target = kind.inject(self._bench)
-        self._wait(kind.seconds)
+        # Pictures are opened when it is their turn: a slow node must have time to meet the broken ones.
+        self._wait(kind.seconds + SEEN_ANSWERS * fault.answer_s)
         kind.clear(self._bench, fault.target)
         fault.cleared_s = time.monotonic()
         limit_s = self._recover_s + (self._start_s if kind.ends_driver else 0.0)
         if self._healthy(limit_s):
             fault.recovered_s = max(0.0, self._plan_s - fault.cleared_s)
         # What is asked for within five seconds must have had them, before the next fault muddles the diagnosis.
-        self._wait(max(0.0, min(fault.start_s + NAMED_WITHIN_S - time.monotonic(), NAMED_WITHIN_S)))
+        self._wait(max(0.0, fault.start_s + named_within_s(fault) - time.monotonic()))
         fault.end_s = time.monotonic()
         self.record.faults.append(fault)
         log.write("fault", **asdict(fault))

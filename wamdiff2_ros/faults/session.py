@@ -68,12 +68,13 @@ def run_session(options: Options, say: Callable[[str], None]) -> dict[str, Any]:
         bench = Bench(out, out / "pictures", driver, disk, options.seed, base, options.module)
         runner = Runner(bench, say, options.recover_s, options.start_s)
         record = runner.run(order, options.seconds)
+        slack_s = max(options.slack_s, record.answer_s)
         limits = Limits(
             bench.driver["max_frame_age_s"], bench.driver["max_plan_age_s"], bench.driver["sync_tolerance_s"],
-            bench.driver["odometry_max_age_s"], options.slack_s,
+            bench.driver["odometry_max_age_s"], slack_s,
         )  # fmt: skip
         about = {"seed": options.seed, "transport": options.transport, "commit": commit()}
-        summary = summarise(bench, record, Judge(limits, named_slack_s=options.slack_s), about)
+        summary = summarise(bench, record, Judge(limits, named_slack_s=slack_s), about)
     write(out / "summary.json", summary)
     return summary
 

@@ -16,7 +16,7 @@ from wamdiff2_ros.faults.events import read_events
 from wamdiff2_ros.faults.kinds import by_name
 from wamdiff2_ros.faults.naming import Window
 from wamdiff2_ros.faults.processes import Life, growth_mb
-from wamdiff2_ros.faults.run import NAMED_WITHIN_S, Injected, RunRecord, during
+from wamdiff2_ros.faults.run import NAMED_WITHIN_S, SEEN_ANSWERS, Injected, RunRecord, during, named_within_s
 
 BEFORE_S = 4.0  # what was usual before a fault, where a counter must rise
 EXAMPLES = 20
@@ -65,7 +65,8 @@ def summarise(bench: Bench, record: RunRecord, judge: Judge, about: Mapping[str,
         "kinds": by_kind(record.faults, named),
         "bags": bag_part,
         "memory": memory,
-        "limits": vars(judge.limits) | {"named_within_s": NAMED_WITHIN_S + judge.named_slack_s},
+        "limits": vars(judge.limits)
+        | {"named_within_s": NAMED_WITHIN_S + judge.named_slack_s, "and_answers": SEEN_ANSWERS},
         "bad_trajectories": [{**e, "during": during(record.faults, e["at_s"])} for e in bad[:EXAMPLES]],
     }
     summary["failures"] = failures(summary)
@@ -97,7 +98,7 @@ def name_of(
     fault: Injected, heard: Sequence[Event], replies: Sequence[Event], slack_s: float
 ) -> tuple[float, str] | None:
     """When and how a fault was named, within the limit."""
-    limit_s = fault.start_s + NAMED_WITHIN_S + slack_s
+    limit_s = fault.start_s + named_within_s(fault) + slack_s
     before = [e for e in heard if fault.start_s - BEFORE_S <= e["at_s"] < fault.start_s]
     after = [e for e in [*heard, *replies] if fault.start_s <= e["at_s"] <= limit_s]
     return by_name(fault.name).named(Window(before, after, fault.start_s, fault.target))
