@@ -121,10 +121,15 @@ class CameraNode(Node):
         message = self._raw_message(header, jpeg, mode) if self._raw else self._jpeg_message(header, jpeg, mode)
         small = mode.content == "wrong_size" and not self._raw  # another size, but a whole picture
         self._log.write(
-            "frame", camera=self._name, stamp_ns=stamp_ns, taken_s=shot.taken_s, good=mode.good or small, content=mode.content,
+            "frame",
+            camera=self._name,
             life=self._life,
+            stamp_ns=stamp_ns,
+            taken_s=shot.taken_s,
+            good=mode.good or small,
+            content=mode.content,
             flood=mode.rate_hz > FLOOD_HZ,
-        )  # fmt: skip
+        )
         self._publisher.publish(message)
 
     def _jpeg_message(self, header: Header, jpeg: bytes, mode: Mode) -> CompressedImage:
