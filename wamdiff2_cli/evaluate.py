@@ -119,6 +119,25 @@ def bench2drive(
         Console(stderr=True).print(f"wrote {out}")
 
 
+@app.command("navsim")
+def navsim(
+    data: Annotated[Path, typer.Argument(help="Folder of scenes (.json, .json.gz), or one file: docs/evaluation.md")],
+    plans: Annotated[Path | None, typer.Option(help="JSON of plans by scene id; else the scenes' own")] = None,
+    workers: Workers = 1,
+    out: Annotated[Path, typer.Option(help="Result; rows go to a .jsonl beside it")] = Path("out/evaluate/navsim.json"),
+    as_json: AsJson = False,
+) -> None:
+    """PDMS and EPDMS of plans, as NAVSIM's official code scores them; goes on where it was ended."""
+    from wamdiff2_core.evaluate.navsim import run, show
+
+    report = run.evaluate(run.NavsimJob(data, out, plans, workers))
+    if as_json:
+        print(json.dumps(report, indent=2))
+        return
+    show.print_report(report, Console())
+    Console(stderr=True).print(f"wrote {out}")
+
+
 @app.command("table")
 def table(
     results: Annotated[list[Path], typer.Argument(help="Result files of frames, drive and bench")],

@@ -9,6 +9,8 @@ import numpy as np
 
 from wamdiff2_core.errors import DataError
 
+LARGEST = 1e8  # maps lie at some 4e6 m
+
 
 def field(record: object, key: str, where: str) -> Any:
     """The value of a key. DataError if the record is none or lacks it."""
@@ -36,15 +38,18 @@ def text(record: object, key: str, where: str) -> str:
 
 
 def numbers(value: object, shape: tuple[int | None, ...], where: str) -> np.ndarray:
-    """Finite float64 of a shape; None stands for any length."""
+    """Finite float64 of a shape; None stands for any length. Texts and booleans are no numbers."""
     try:
-        array = np.asarray(value, dtype=np.float64)
+        array = np.asarray(value)
     except (TypeError, ValueError) as error:
         raise DataError(f"{where}: expected numbers of shape {_shown(shape)}: {error}") from error
+    if array.dtype.kind not in "fiu":
+        raise DataError(f"{where}: expected numbers, got {str(value)[:60]}")
     if array.ndim != len(shape) or any(want not in (None, have) for want, have in zip(shape, array.shape)):
         raise DataError(f"{where}: expected shape {_shown(shape)}, got {array.shape}")
-    if not np.isfinite(array).all():
-        raise DataError(f"{where}: expected finite numbers, got NaN or infinity")
+    array = array.astype(np.float64)
+    if not (np.abs(array) < LARGEST).all():
+        raise DataError(f"{where}: expected finite numbers below {LARGEST:g}, got NaN, infinity or more")
     return array
 
 

@@ -16,6 +16,7 @@ from functools import cache
 import numpy as np
 from scipy.linalg import solveh_banded
 
+from wamdiff2_core.errors import DataError
 from wamdiff2_core.evaluate.navsim.vehicle import HEADING, STEP_S, STEPS, wrapped
 
 ACCELERATION_PENALTY = 1e-4
@@ -58,4 +59,7 @@ def _curvatures(speeds: np.ndarray, turned: np.ndarray) -> np.ndarray:
     above = np.full(speeds.shape, -rate)
     above[:, 0] = 0.0  # paths do not touch each other
     band = np.stack([above.ravel(), diagonal.ravel()])
-    return solveh_banded(band, (STEP_S * speeds * turned).ravel(), check_finite=False).reshape(speeds.shape)
+    try:
+        return solveh_banded(band, (STEP_S * speeds * turned).ravel(), check_finite=False).reshape(speeds.shape)
+    except np.linalg.LinAlgError as error:
+        raise DataError(f"plan: no curvatures fit its speeds of up to {np.abs(speeds).max():g} m/s") from error

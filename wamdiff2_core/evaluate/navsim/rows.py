@@ -1,0 +1,118 @@
+"""One row per scene of a folder, made by any process, kept as a line of JSON."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wamdiff2_core.errors import DataError
+from wamdiff2_core.evaluate.navsim import vehicle as car
+from wamdiff2_core.evaluate.navsim.fields import distinct, field, text
+from wamdiff2_core.evaluate.navsim.guards import l2_to_human, last_is_clipped, reverses
+from wamdiff2_core.evaluate.navsim.scene import Scene, read_scene
+from wamdiff2_core.evaluate.navsim.scoring import rows_of, score_plans
+
+Row = dict[str, Any]
+
+
+def read_json(path: Path) -> tuple[Any, str]:
+    """The content of a JSON file, plain or gzip, and the SHA-256 of its bytes. DataError if it is cut or no JSON."""
+    try:
+        raw = path.read_bytes()
+        plain = gzip.decompress(raw) if path.suffix == ".gz" else raw
+        return json.loads(plain), hashlib.sha256(raw).hexdigest()
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise DataError(f"{path.name}: expected a whole JSON file: {error}") from error
+
+
+def scenes_of(content: object, name: str) -> list[dict]:
+    """The scenes of a file: an object with "scenes", or one scene. DataError if it is neither, or on equal ids."""
+    if not isinstance(content, dict):
+        raise DataError(f"{name}: expected an object, got {type(content).__name__}")
+    scenes = content["scenes"] if "scenes" in content else [content]
+    if not isinstance(scenes, list) or any(not isinstance(one, dict) for one in scenes):
+        raise DataError(f"{name}: expected a list of scenes")
+    distinct((str(one.get("id")) for one in scenes), name)
+    return scenes
+
+
+def rows_of_file(
+    path: Path, part: tuple[int, int], plans: Mapping[str, Any] | None, done: Mapping[str, set[int]]
+) -> Iterator[Row]:
+    """Rows of every `part[1]`-th scene from `part[0]` on that is not done yet. A file or scene that cannot be scored
+    becomes a row with "error".
+    """
+    try:
+        content, digest = read_json(path)
+        scenes = scenes_of(content, path.name)
+    except DataError as error:
+        if part[0] == 0:
+            yield {"file": path.name, "index": -1, "error": str(error)}
+        return
+    for index in range(part[0], len(scenes), part[1]):
+        if index not in done.get(digest, ()):
+            place = {"file": path.name, "sha256": digest, "index": index}
+            try:
+                yield {**place, **score_record(scenes[index], plans)}
+            except DataError as error:
+                yield {**place, "id": str(scenes[index].get("id")), "error": str(error)}
+
+
+def score_record(record: dict, plans: Mapping[str, Any] | None) -> Row:
+    """Scores, distances to the human's drive, guards, and what two-stage aggregation needs. DataError on bad input."""
+    if plans is not None:
+        name = text(record, "id", "scene")
+        record = {**record, "plan": field(plans, name, "plans")}
+    scene = read_scene(record)
+    scored = score_plans(scene, scene.plan[None])
+    return {
+        "id": scene.id,
+        "scores": rows_of(scored),
+        "l2_to_human_m": None if scene.human is None else l2_to_human(scene.plan, scene.human),
+        "reverses": reverses(scene.plan),
+        "last_clipped": last_is_clipped(scene.plan),
+        "stage": _stage(scene, scored.states[0]),
+    }
+
+
+def _stage(scene: Scene, states: np.ndarray) -> dict[str, list[float]]:
+    x, y, heading = scene.start[: car.HEADING + 1]
+    ahead, left = scene.plan[-1, :2]
+    start = np.array([x, y]) + scene.origin
+    end = start + [ahead * np.cos(heading) - left * np.sin(heading), ahead * np.sin(heading) + left * np.cos(heading)]
+    magnitude = np.hypot(states[:, car.ACCEL_X], states[:, car.ACCEL_Y])
+    return {
+        "start": start.tolist(),
+        "end": end.tolist(),
+        "acceleration": magnitude.round(9).tolist(),
+        "heading": states[:, car.HEADING].round(9).tolist(),
+    }
+
+
+def read_rows(path: Path, head: Mapping[str, Any]) -> list[Row]:
+    """Rows of an earlier run of the same plans; a line cut off at the end is cut away. DataError if of other plans."""
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"head": head}) + "\n", encoding="utf-8")
+        return []
+    lines = path.read_bytes().splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith(b"\n")]
+    if len(whole) < len(lines):
+        path.write_bytes(b"".join(whole))
+    try:
+        rows = [json.loads(line) for line in whole]
+    except ValueError as error:
+        raise DataError(f"{path}: expected rows of a NAVSIM evaluation: {error}") from error
+    if not rows:
+        path.unlink()
+        return read_rows(path, head)
+    if rows[0].get("head") != dict(head):
+        raise DataError(f"{path} belongs to another run ({rows[0].get('head')}, not {dict(head)}): delete it")
+    return rows[1:]
