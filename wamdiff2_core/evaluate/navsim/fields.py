@@ -76,4 +76,4 @@ def distinct(names: Iterable[str], where: str) -> None:
 
 
 def _shown(shape: tuple[int | None, ...]) -> str:
-    return "(" + ", ".join("any" if length is None else str(length) for length in shape) + ")"
+    return str(tuple("any" if length is None else length for length in shape)).replace("'", "")
