@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from rclpy.duration import Duration, Infinite
 from rclpy.qos import QoSCompatibility, QoSProfile, qos_check_compatible
 
 from wamdiff2_ros.input_log import ERROR, OK, WARN, worst
@@ -67,11 +68,32 @@ def _mismatch(end: Any, kind: str, qos: QoSProfile, publisher: bool) -> str:
     role = "publisher" if publisher else "subscriber"
     if end.topic_type != kind:
         return f"{role} {_name(end)} has type {end.topic_type}, expected {kind}"
-    offered, asked = (end.qos_profile, qos) if publisher else (qos, end.qos_profile)
+    theirs = _as_asked(end.qos_profile)
+    offered, asked = (theirs, qos) if publisher else (qos, theirs)
     compatible, reason = qos_check_compatible(offered, asked)
     if compatible != QoSCompatibility.ERROR:
         return ""
     return f"QoS of {role} {_name(end)} does not match: {reason.replace('ERROR: ', '').strip('; ')}"
+
+
+def _as_asked(qos: QoSProfile) -> QoSProfile:
+    """A profile as it is seen in the graph, without the durations that nobody set: there they are infinite.
+
+    The comparison of profiles takes an infinite deadline for one that was asked for.
+    """
+    return QoSProfile(
+        history=qos.history,
+        depth=max(qos.depth, 1),  # not told of endpoints in other processes, and of no meaning between two
+        reliability=qos.reliability,
+        durability=qos.durability,
+        liveliness=qos.liveliness,
+        deadline=_finite(qos.deadline),
+        liveliness_lease_duration=_finite(qos.liveliness_lease_duration),
+    )
+
+
+def _finite(duration: Duration) -> Duration:
+    return Duration() if duration.nanoseconds >= Infinite.nanoseconds else duration
 
 
 def _hint(node: Any, wanted: Wanted) -> str:

@@ -59,6 +59,8 @@ def test_a_best_effort_camera_and_a_reliable_one_both_arrive(make_harness: Any) 
     h.wait_connected()
     renew(h, "cam_left", BEST_EFFORT)
     h.spin_until(h.valid_plans, "a plan of both", h.send_all)
+    said = "no subscriber is shut out"  # the probe subscribes as most do, with nothing but history and reliability
+    h.spin_until(lambda: h.diagnosis(": outputs") == said, "good diagnostics of the outputs", h.send_all)
     h.spin_until(lambda: h.diagnosis(LEFT) in {"arriving"}, "good diagnostics", h.send_all)
 
 
