@@ -1,6 +1,6 @@
 """Which frames belong together: one of each camera, their stamps within a tolerance; and what to do without one.
 
-Pure functions of what each camera has sent: the same frames give the same groups, live and in a replay.
+Pure functions of what each camera has sent: the same frames in the same order give the same groups.
 """
 
 from __future__ import annotations

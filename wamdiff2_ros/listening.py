@@ -19,7 +19,7 @@ from wamdiff2_core.errors import DataError
 from wamdiff2_ros import conversions as cv
 from wamdiff2_ros.connections import Wanted, input_connection, type_name
 from wamdiff2_ros.frame_groups import Frame, GroupRules
-from wamdiff2_ros.input_log import ERROR, InputLog, InputState, worst
+from wamdiff2_ros.input_log import ERROR, WARN, InputLog, InputState, worst
 from wamdiff2_ros.mailbox import FrameMailbox
 from wamdiff2_ros.parameters import Settings
 from wamdiff2_ros.qos import IMAGES_IN, ODOMETRY_IN, TEXT_IN
@@ -97,15 +97,18 @@ class Listener:
             return {}
         if self.now_s() <= 0.0:
             return {"/clock": NO_CLOCK}
-        problems = self.camera_problems(now_s)
+        problems = {**self._odd(), **self._silent(now_s)}
         return problems or dict.fromkeys(
             (self.topics[name] for name in self._settings().cameras), "no frames that belong together"
         )
 
-    def camera_problems(self, now_s: float) -> dict[str, str]:
-        """By topic, what is wrong with cameras: refused, silent, behind the others, apart from them."""
+    def _odd(self) -> dict[str, str]:
+        """By topic, cameras whose stamps are behind the others or apart from them."""
+        return {self.topics[name]: text for name, text in self.mailbox.problems().items()}
+
+    def _silent(self, now_s: float) -> dict[str, str]:
+        """By topic, cameras that sent nothing usable for max_frame_age_s, and why."""
         limit_s = self._settings().max_frame_age_s
-        odd = self.mailbox.problems()
         problems = {}
         for name in self._settings().cameras:
             topic = self.topics[name]
@@ -113,8 +116,6 @@ class Listener:
             silent = "nothing received" if last_s is None else f"last frame came {now_s - (last_s or 0.0):.1f} s ago"
             if last_s is None or now_s - last_s > limit_s:
                 problems[topic] = self.log.problem(topic) or silent
-            elif name in odd:
-                problems[topic] = odd[name]
         return problems
 
     def _odometry_problem(self, now_s: float) -> dict[str, str]:
@@ -128,13 +129,17 @@ class Listener:
 
     def states(self, now_s: float) -> dict[str, InputState]:
         """How each input is, connections included, for diagnostics."""
-        problems = {**self.camera_problems(now_s), **self._odometry_problem(now_s)}
+        problems = {**self._silent(now_s), **self._odometry_problem(now_s)}
+        # Late, but in time for groups: worth a warning.
+        late = (ERROR if self.missing(now_s) else WARN, self._odd())
         states = {}
         for wanted in self._wanted.values():
             state = self.log.state(wanted.topic, now_s, wanted.required)
             level, text = worst([(state.level, state.text), input_connection(self._node, wanted)])
             if wanted.topic in problems and level != ERROR:
                 level, text = ERROR, problems[wanted.topic]
+            elif wanted.topic in late[1]:
+                level, text = worst([(level, text), (late[0], late[1][wanted.topic])])
             states[wanted.topic] = InputState(level, text, state.values)
         if self.now_s() <= 0.0:
             states["/clock"] = InputState(ERROR, NO_CLOCK)

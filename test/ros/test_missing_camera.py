@@ -67,7 +67,9 @@ def test_drop_goes_on_without_a_camera_that_the_checkpoint_can_miss(make_harness
     seen = len(h.driver.scenes)
     h.spin_until(lambda: len(h.driver.scenes) > seen + 3, "broken pictures left out", lambda: send_broken_left(h))
     assert list(h.driver.scenes[-1].images) == ["cam_front"]
-    h.spin_until(lambda: "JPEG" in h.outputs["stats"][-1].degraded[0], "why", lambda: send_broken_left(h))
+    h.spin_until(
+        lambda: any("JPEG" in text for text in h.outputs["stats"][-1].degraded), "why", lambda: send_broken_left(h)
+    )
     assert h.outputs["stats"][-1].inputs_refused > 0
 
 
@@ -90,4 +92,21 @@ def test_hold_uses_the_picture_before_a_broken_one(make_harness: Any) -> None:
     h.spin_until(lambda: len(h.driver.scenes) > seen + 3, "scenes", lambda: send_broken_left(h))
     assert abs(int(h.driver.scenes[-1].images["cam_left"].mean()) - 90) < 3
     h.spin_until(lambda: "the picture before is used" in h.diagnosis(": plans"), "said", lambda: send_broken_left(h))
-    assert any("the picture before" in text for text in h.outputs["stats"][-1].degraded)
+    assert any("the picture before" in text for stats in h.outputs["stats"] for text in stats.degraded)
+
+
+def test_a_late_camera_is_named_while_plans_go_on(make_harness: Any) -> None:
+    h = make_harness(camera_late_s=0.1, max_frame_age_s=2.0)
+    h.wait_connected()
+    stamps: list[float] = []
+
+    def send() -> None:
+        """The left camera's frame of a moment comes eight rounds after the front camera's."""
+        stamps.append(h.now_s())
+        h.send_odometry()
+        for name, sent in (("cam_front", stamps[-1]), ("cam_left", stamps[-min(8, len(stamps))])):
+            picture = np.full((48, 64, 3), 90, np.uint8)
+            h.images[name].publish(fill_compressed(CompressedImage(), cv.header(sent, "x"), picture))
+
+    h.spin_until(lambda: "behind the newest" in h.diagnosis(LEFT), "the late camera's name", send)
+    assert "behind" not in h.diagnosis("cam_front/image/compressed")
