@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 
+import numpy as np
 import pytest
 from bench2drive_sets import record, unpack, write_results
 
 from wamdiff2_core.errors import DataError
-from wamdiff2_core.evaluate.bench2drive import summarize
+from wamdiff2_core.evaluate.bench2drive import command, summarize
 
 
 def kinds(made) -> dict[str, int]:
@@ -97,6 +98,23 @@ def test_a_golden_file_cut_anywhere_gives_no_score(share, tmp_path):
     assert made["driving_score"] < expected["driving_score"]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_flipped_bytes_end_in_figures_or_a_named_error(seed, tmp_path):
+    rng = np.random.default_rng(seed)
+    path = write_results(tmp_path / "r.json", *(record(number) for number in (1711, 1773, 1790)))
+    data = bytearray(path.read_bytes())
+    for place in rng.integers(len(data), size=4):
+        data[place] = rng.integers(256)
+    path.write_bytes(data)
+    try:
+        made = summarize(tmp_path)
+    except DataError as error:
+        assert "r.json" in str(error)
+    else:
+        assert 0.0 <= made["driving_score"] <= 300 / 220
+        json.dumps(made, allow_nan=False)
+
+
 def test_no_result_file_is_an_error(tmp_path):
     with pytest.raises(DataError, match="found none"):
         summarize(tmp_path)
@@ -130,6 +148,15 @@ def test_an_unfinished_file_is_told(progress, tmp_path):
     value["_checkpoint"]["progress"] = progress
     path.write_text(json.dumps(value))
     assert kinds(summarize(tmp_path)) == {"partial_file": 1}
+
+
+def test_what_is_not_scored_may_hold_anything(tmp_path):
+    path = write_results(tmp_path / "r.json", changed(meta={"duration_system": float("nan")}, index=[[]]))
+    value = json.loads(path.read_text())
+    path.write_text(json.dumps({**value, "entry_status": float("inf"), "sensors": 3}))
+    made = command.evaluate([tmp_path], tmp_path / "out")
+    assert kinds(made.summary) == {} and made.summary["files"][0]["entry_status"] is None
+    json.loads((tmp_path / "out" / "summary.json").read_text(), parse_constant=pytest.fail)
 
 
 def test_a_route_outside_of_the_benchmark_is_told(tmp_path):

@@ -130,7 +130,7 @@ def _read_file(path: Path, run: Run) -> None:
         if lacking:
             text = f"no list of {', '.join(lacking)}: counted as none, as the official tools do"
             run.problems.append(Problem("missing_lists", f"{path.name} {record.route_id}", text))
-    status = value.get("entry_status")
+    status = _text(value.get("entry_status"))
     run.files.append({"file": path.name, "records": good, "damaged_records": len(rows) - good, "entry_status": status})
     run.problems += _unfinished(path.name, checkpoint.get("progress"), len(rows))
 
