@@ -15,13 +15,14 @@ pytest.importorskip("rclpy")
 import rclpy  # noqa: E402
 from builtin_interfaces.msg import Time  # noqa: E402
 from rclpy.context import Context  # noqa: E402
+from rclpy.duration import Duration  # noqa: E402
 from rclpy.node import Node  # noqa: E402
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy  # noqa: E402
 from rosgraph_msgs.msg import Clock  # noqa: E402
 from sensor_msgs.msg import CompressedImage, Image  # noqa: E402
 from std_msgs.msg import String  # noqa: E402
 
-from wamdiff2.msg import Trajectory  # noqa: E402
+from wamdiff2.msg import Boxes, Trajectory  # noqa: E402
 from wamdiff2_ros import conversions as cv  # noqa: E402
 from wamdiff2_ros.images import fill_compressed  # noqa: E402
 from wamdiff2_ros.qos import OUTPUT, SENSOR_OUT  # noqa: E402
@@ -70,11 +71,15 @@ def test_a_qos_that_does_not_match_is_named(make_harness: Any) -> None:
     h.images["cam_left"] = h.probe.create_publisher(CompressedImage, LEFT, BEST_EFFORT)
     latched = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
     h.probe.create_subscription(Trajectory, "/wamdiff2/output/trajectory", lambda message: None, latched)
+    strict = QoSProfile(depth=1, deadline=Duration(seconds=0.1))
+    h.probe.create_subscription(Boxes, "/wamdiff2/output/boxes", lambda message: None, strict)
     h.probe.create_publisher(String, "/wamdiff2/input/question", BEST_EFFORT)
     h.spin_until(lambda: "Best effort publisher and reliable" in h.diagnosis(LEFT), "the mismatch", h.send_all)
     assert "/probe" in h.diagnosis(LEFT) and "cam_front" not in h.diagnosis(LEFT)
     h.spin_until(lambda: "Volatile publisher" in h.diagnosis(": outputs"), "the shut out subscriber", h.send_all)
     assert "/wamdiff2/output/trajectory" in h.diagnosis(": outputs")
+    h.spin_until(lambda: "eadline" in h.diagnosis(": outputs"), "the subscriber with a deadline", h.send_all)
+    assert "/wamdiff2/output/boxes" in h.diagnosis(": outputs")
     h.spin_until(lambda: "Best effort" in h.diagnosis("input/question"), "the question's publisher", h.send_all)
 
 
