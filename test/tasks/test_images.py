@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from wamdiff2_core.errors import CheckpointError, DataError
-from wamdiff2_core.model.images import ImageFormat, fitting_size, patchify, preprocess
+from wamdiff2_core.model.images import ImageFormat, fit, fitting_size, patchify, preprocess
 
 RNG = np.random.default_rng(0)
 
@@ -53,6 +54,16 @@ def test_an_image_of_the_right_size_is_untouched_and_views_are_fine() -> None:
     view = big[:, ::2]
     view.flags.writeable = False
     assert torch.equal(preprocess([view], [(320, 192)])[0], preprocess([view.copy()], [(320, 192)])[0])
+
+
+@pytest.mark.parametrize("sizes", [None, [(320, 192), (160, 96), (320, 192)]])
+@pytest.mark.parametrize("form", [ImageFormat(), ImageFormat(mean=(0.48, 0.45, 0.4), std=(0.26, 0.25, 0.27))])
+def test_one_by_one_or_several_at_a_time_it_is_fit_and_patchify(form: ImageFormat, sizes: list | None) -> None:
+    images = [picture(640, 384), picture(320, 192), picture(333, 191)]
+    expected = [patchify(torch.from_numpy(image)[None], form)[0] for image in fit(images, sizes, form)]
+    with ThreadPoolExecutor(2) as pool:
+        for each in (map, pool.map):
+            assert torch.equal(preprocess(images, sizes, form, each)[0], torch.cat(expected))
 
 
 def test_no_images() -> None:

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from wamdiff2_core.errors import CheckpointError, ConfigError, DataError
 from wamdiff2_core.tasks.checks import image_problem
 
 Size = tuple[int, int]  # (width, height) in pixels
-Each = Callable[..., Iterable[np.ndarray]]  # like `map`
+Each = Callable[..., Iterable[Any]]  # like `map`
 UPSTREAM_MIN_PIXELS = 12_544
 UPSTREAM_MAX_PIXELS = 2_073_600
 
@@ -91,41 +90,44 @@ def preprocess(
 
     `sizes`: (width, height) of each image for the model, by area averaging when smaller. None: each image keeps its
     proportions within the format's pixel limits (Qwen's rule). Raises DataError for anything that is not such an image.
-    `each`: resizes image by image; an executor's map takes several at a time.
+    `each`: goes through the images; an executor's map takes several at a time.
     """
     form = form or ImageFormat()
-    fitted = fit(images, sizes, form, each)
-    grids = [(1, image.shape[0] // form.patch_size, image.shape[1] // form.patch_size) for image in fitted]
+    targets, how = _targets(images, sizes, form)
+    grids = [(1, high // form.patch_size, wide // form.patch_size) for wide, high in targets]
     counts = [high * wide for _, high, wide in grids]
     patches = torch.empty(sum(counts), 3 * form.temporal_patch_size * form.patch_size**2)
-    for image, rows in zip(fitted, patches.split(counts), strict=True):  # in place: fresh memory costs more than sums
-        pixels = _by_token(torch.from_numpy(image)[None], form)
-        rows.view(pixels.shape).copy_(pixels)
+
+    def one(image: np.ndarray, size: Size, rows: np.ndarray) -> None:
+        _write_patches(_resized(image, size, how), form, rows)
+
+    for _ in each(one, images, targets, [rows.numpy() for rows in patches.split(counts)]):
+        pass
     return patches, torch.tensor(grids, dtype=torch.int64).reshape(-1, 3)
 
 
-def fit(
-    images: Sequence[np.ndarray], sizes: Sequence[Size] | None, form: ImageFormat, each: Each = map
-) -> list[np.ndarray]:
+def fit(images: Sequence[np.ndarray], sizes: Sequence[Size] | None, form: ImageFormat) -> list[np.ndarray]:
     """The resizing half of `preprocess`: (H, W, 3) uint8 images of the sizes that the model sees, in own memory."""
+    targets, how = _targets(images, sizes, form)
+    return [_resized(image, size, how) for image, size in zip(images, targets, strict=True)]
+
+
+def _targets(
+    images: Sequence[np.ndarray], sizes: Sequence[Size] | None, form: ImageFormat
+) -> tuple[list[Size], Image.Resampling]:
     for image in images:
         _require_image(image)
     targets = [fitting_size(image.shape[1], image.shape[0], form) for image in images] if sizes is None else list(sizes)
     if len(targets) != len(images):
         raise DataError(f"expected a size for each of {len(images)} images, got {len(targets)}")
-    how = Image.Resampling.BICUBIC if sizes is None else Image.Resampling.BOX
-    return list(each(partial(_resized, how=how), images, targets))
+    for width, height in targets:
+        if width % form.unit or height % form.unit or not height * width:
+            raise DataError(f"expected image sides that are multiples of {form.unit}, got {width} x {height}")
+    return targets, Image.Resampling.BICUBIC if sizes is None else Image.Resampling.BOX
 
 
 def patchify(images: torch.Tensor, form: ImageFormat) -> torch.Tensor:
     """(N, H, W, 3) uint8 of one size -> (N, patches, 3 * T * P * P) float32, those of one token side by side."""
-    n, height, width, _ = images.shape
-    p, t = form.patch_size, form.temporal_patch_size
-    return _by_token(images, form).reshape(n, (height // p) * (width // p), 3 * t * p * p)
-
-
-def _by_token(images: torch.Tensor, form: ImageFormat) -> torch.Tensor:
-    """(N, H, W, 3) uint8 -> (N, gh, gw, m, m, 3, T, P, P) float32; the still image is repeated in time by a view."""
     n, height, width, _ = images.shape
     p, m, t = form.patch_size, form.merge_size, form.temporal_patch_size
     if height % form.unit or width % form.unit or not height * width:
@@ -134,7 +136,18 @@ def _by_token(images: torch.Tensor, form: ImageFormat) -> torch.Tensor:
     std = (torch.tensor(form.std, device=images.device) * 255.0).view(3, 1, 1)
     pixels = images.view(n, height // form.unit, m, p, width // form.unit, m, p, 3)
     pixels = pixels.permute(0, 1, 4, 2, 5, 7, 3, 6).contiguous()  # (N, gh, gw, m, m, 3, p, p), moved while still bytes
-    return ((pixels.float() - mean) / std).unsqueeze(6).expand(-1, -1, -1, -1, -1, -1, t, -1, -1)
+    pixels = ((pixels.float() - mean) / std).unsqueeze(6)  # the still image is repeated in time
+    return pixels.expand(-1, -1, -1, -1, -1, -1, t, -1, -1).reshape(n, (height // p) * (width // p), 3 * t * p * p)
+
+
+def _write_patches(image: np.ndarray, form: ImageFormat, rows: np.ndarray) -> None:
+    """`patchify` of one image (H, W, 3) into `rows` (patches, 3 * T * P * P) float32, to the bit, in any thread."""
+    height, width, _ = image.shape
+    p, m, t = form.patch_size, form.merge_size, form.temporal_patch_size
+    mean, std = (np.array(values, np.float32).reshape(3, 1, 1) * np.float32(255.0) for values in (form.mean, form.std))
+    pixels = image.reshape(height // form.unit, m, p, width // form.unit, m, p, 3).transpose(0, 3, 1, 4, 6, 2, 5)
+    normal = (np.ascontiguousarray(pixels).astype(np.float32) - mean) / std
+    rows.reshape(*normal.shape[:5], t, p, p)[...] = normal[:, :, :, :, :, None]
 
 
 def fitting_size(width: int, height: int, form: ImageFormat) -> Size:
