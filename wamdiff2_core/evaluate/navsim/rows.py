@@ -28,7 +28,7 @@ def read_json(path: Path) -> tuple[Any, str]:
         raw = path.read_bytes()
         plain = gzip.decompress(raw) if path.suffix == ".gz" else raw
         return json.loads(plain), hashlib.sha256(raw).hexdigest()
-    except (OSError, EOFError, ValueError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise DataError(f"{path.name}: expected a whole JSON file: {error}") from error
 
 
