@@ -24,7 +24,7 @@ STANDS_MPS = 1e-6  # below this is rounding
 COEFFICIENTS = PLAN_POINTS + 2
 ROUGH_SCALES = (12.0, 6.0, 3.0, 2.0, 2.0, 2.0)  # a loose start, so that a bad first guess rejects nothing
 EXACT_ITERATIONS = 2  # then, within all limits; those before only keep roughly to them
-SETTLED = 1e-3  # a rough step that changes no coefficient by more is the last
+SETTLED = 0.02  # a step that changes no coefficient (m/s, 1/m) by more is the last: millimetres on the ground
 _WAYPOINT_ROWS = np.arange(1, PLAN_POINTS + 1) * round(PLAN_STEP_S / FINE_S)
 
 
@@ -95,20 +95,25 @@ def _fit(points: np.ndarray, speed: float, limits: TrajectoryLimits) -> np.ndarr
     regular = _regulariser(points, limits)
     theta = _bounded(_first_guess(points), speed, limits)
     for scale in ROUGH_SCALES:
-        wanted, _ = _step(theta, points, speed, limits, regular, scale)
+        wanted, _, farthest = _step(theta, points, speed, limits, regular, scale)
         before, theta = theta, _bounded(wanted, speed, limits)
-        if scale == ROUGH_SCALES[-1] and np.abs(theta - before).max() < SETTLED:
+        if min(farthest, scale) <= ROUGH_SCALES[-1] and np.abs(theta - before).max() < SETTLED:
             break
     for _ in range(EXACT_ITERATIONS):
-        wanted, normal = _step(theta, points, speed, limits, regular, ROUGH_SCALES[-1])
-        theta = nearest_within(wanted, normal, PLAN_STEP_S, speed, limits)
+        wanted, normal, _ = _step(theta, points, speed, limits, regular, ROUGH_SCALES[-1])
+        before, theta = theta, nearest_within(wanted, normal, PLAN_STEP_S, speed, limits)
+        if np.abs(theta - before).max() < SETTLED:
+            break
     return theta
 
 
 def _step(
     theta: np.ndarray, points: np.ndarray, speed: float, limits: TrajectoryLimits, regular: np.ndarray, scale: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """The next coefficients, limits aside, and the normal matrix (20, 20). A waypoint off by `scale` weighs half."""
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """The next coefficients, limits aside; the normal matrix (20, 20); how far off the worst waypoint was.
+
+    That, and `scale`, in standard deviations of the waypoint; one that is off by `scale` weighs half.
+    """
     sigma = limits.noise_m + limits.noise_growth_m * np.arange(PLAN_POINTS)
     error = _positions(theta[None], speed)[0] - points  # (8, 2)
     distance = np.linalg.norm(error, axis=1) / sigma
@@ -116,7 +121,7 @@ def _step(
     rows = np.vstack([_jacobian(theta, speed) * root_weight[:, None], regular])
     residual = np.concatenate([error.ravel() * root_weight, regular @ theta])
     normal = rows.T @ rows + 1e-6 * np.eye(theta.size)
-    return theta - np.linalg.solve(normal, rows.T @ residual), normal
+    return theta - np.linalg.solve(normal, rows.T @ residual), normal, float(distance.max())
 
 
 def _first_guess(points: np.ndarray) -> np.ndarray:
