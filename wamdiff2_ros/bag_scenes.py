@@ -168,10 +168,13 @@ class Footage:
         return np.array(times, np.int64), np.array(values, float).reshape(-1, 6)
 
     def _ego(self, moment: Moment) -> EgoState | None:
-        """Motion at the moment from what had been recorded by then; None without fresh odometry."""
+        """Motion at the moment; None without fresh odometry.
+
+        From what had been recorded by then, and what was measured by then: messages of one time come in any order.
+        """
         times, values = self.odometry
         first, last = np.searchsorted(times, [moment.ns - KEEP_S * 1e9, moment.ns + ODOMETRY_MAX_AGE_S * 1e9])
-        near = [k for k in range(first, last) if self._odometry_rows[k] <= moment.last_row]
+        near = [k for k in range(first, last) if times[k] <= moment.ns or self._odometry_rows[k] <= moment.last_row]
         if not near or abs(times[near[-1]] - moment.ns) > ODOMETRY_MAX_AGE_S * 1e9:
             return None
         history = OdometryHistory()

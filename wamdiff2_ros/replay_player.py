@@ -71,11 +71,11 @@ class Player:
         rclpy.try_shutdown(context=self._context)
 
     def wait_for_driver(self, alive: Callable[[], object]) -> None:
-        """Until the driver listens to clock and cameras. `alive` raises if its process has ended.
+        """Until the driver listens to all inputs. `alive` raises if its process has ended.
 
         NoAnswer if it never listens.
         """
-        needed = [self._clock, *(p for part, p in self._publishers.items() if part in self._footage.cameras)]
+        needed = [self._clock, *self._publishers.values()]
         if not self._until(lambda: all(p.get_subscription_count() for p in needed), START_LIMIT_S, alive):
             raise NoAnswer(f"the driver node does not listen after {START_LIMIT_S:.0f} s; see its log")
 
