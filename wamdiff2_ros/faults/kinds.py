@@ -151,7 +151,8 @@ def _free_disk(bench: Bench, target: str) -> None:
     bench.recorder_back()
 
 
-_PICTURE = "{target}.*(jpeg|png|picture|image|decode|bytes|encoding|truncated|size)"
+_BROKEN = "{target}: .*(JPEG|PNG|decoded|bytes|encoding)"
+_SIZE = "{target}: .*(pictures are of|bytes)"
 _SILENT = "{target}.*(last frame|no frame|nothing|silent|s ago|missing|no publisher|late|old)"
 _STAMPS = "{target}.*(stamp|differ|old|late|future|apart|zero)"
 _ODOMETRY = "{target}.*(finite|nan|odometry|last|nothing|s ago|silent|old)"
@@ -169,10 +170,10 @@ KINDS: tuple[Kind, ...] = (
     Kind("flood_camera", 4.0, _camera(rate_hz=FLOOD_HZ), _cameras_well, _FLOOD),
     Kind("flood_cameras", 4.0, _cameras(rate_hz=FLOOD_HZ), _cameras_well, _FLOOD),
     Kind("flood_odometry", 4.0, _ego(odometry_hz=FLOOD_HZ), _ego_well, _FASTER),
-    Kind("random_bytes", 3.0, _camera(content="random"), _cameras_well, n.diagnosed(_PICTURE)),
-    Kind("truncated", 3.0, _camera(content="truncated"), _cameras_well, n.diagnosed(_PICTURE)),
-    Kind("empty", 3.0, _camera(content="empty"), _cameras_well, n.diagnosed(_PICTURE)),
-    Kind("wrong_size", 3.0, _camera(content="wrong_size"), _cameras_well, n.diagnosed(_PICTURE)),
+    Kind("random_bytes", 3.0, _camera(content="random"), _cameras_well, n.diagnosed(_BROKEN)),
+    Kind("truncated", 3.0, _camera(content="truncated"), _cameras_well, n.diagnosed(_BROKEN)),
+    Kind("empty", 3.0, _camera(content="empty"), _cameras_well, n.diagnosed(_BROKEN)),
+    Kind("wrong_size", 3.0, _camera(content="wrong_size"), _cameras_well, n.diagnosed(_SIZE)),
     Kind("zero_stamps", 3.0, _camera(zero_stamp=True), _cameras_well, n.diagnosed(_STAMPS)),
     Kind("skewed_stamps", 3.0, _camera(skew_s=-0.65), _cameras_well, n.diagnosed(_STAMPS)),
     Kind("late_camera", 3.0, _camera(late_s=1.3), _cameras_well, n.diagnosed(_STAMPS)),
