@@ -83,7 +83,7 @@ class Costs:
         """An answer with `dial` took `ms`."""
         ms = max(ms, SHORTEST_MS)
         load = median(self._last_ratios()) if self._ratios else 1.0
-        usual_ms = self._usual_ms.setdefault(dial, ms / load)
+        usual_ms = self._usual_ms[dial] = self._usual(dial) if dial in self._usual_ms else ms / load
         self._ratios.append((dial, ms / usual_ms))
         others = [ratio for other, ratio in self._ratios if other != dial][-LEARN_FROM:]
         if len(others) == LEARN_FROM:  # just switched: the settings beside each other, at about the same load
@@ -108,8 +108,13 @@ class Costs:
         """
         if not self._usual_ms:
             return None
+        return self._usual(dial) * self.load
+
+    def _usual(self, dial: Dial) -> float:
+        """Fewer passes do not cost more: one disturbed measurement must not keep a setting out for ever."""
         usual_ms = self._usual_ms.get(dial)
-        return (self._guess_ms(dial) if usual_ms is None else usual_ms) * self.load
+        more = [ms for other, ms in self._usual_ms.items() if other.passes > dial.passes]
+        return min([self._guess_ms(dial) if usual_ms is None else usual_ms, *more])
 
     def _guess_ms(self, dial: Dial) -> float:
         by_passes = {other.passes: ms for other, ms in self._usual_ms.items()}
@@ -173,10 +178,10 @@ class Chooser:
     def _fitting(self, dials: Iterable[Dial], expected: dict[Dial, float], part: float) -> Dial:
         """The best of `dials` within that part of the budget, else the fastest of all."""
         fitting = (dial for dial in dials if expected[dial] <= part * self._budget_ms)
-        return next(fitting, min(self._dials, key=lambda dial: expected[dial]))
+        return next(fitting, min(self._dials, key=lambda dial: (expected[dial], dial.passes)))
 
     def _down(self, before: Dial, expected: dict[Dial, float], now_s: float) -> Dial:
-        cheaper = [dial for dial in self._dials if expected[dial] < expected[before]]
+        cheaper = [dial for dial in self._dials if (expected[dial], dial.passes) < (expected[before], before.passes)]
         if not cheaper:
             return before
         if now_s > self._up_from_s + FORGIVE_S:

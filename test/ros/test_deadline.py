@@ -135,6 +135,14 @@ def test_a_setting_calibrated_too_fast_is_learnt() -> None:
     assert result.over <= 12 and result.used.count("32x8") > 0.9 * len(result.used)
 
 
+def test_a_setting_whose_calibration_was_disturbed_is_tried_when_nothing_else_fits() -> None:
+    chooser = Chooser(DIALS, DIALS[0])
+    for dial in DIALS:
+        chooser.costs.calibrated(dial, 500.0 if str(dial) == "32x2" else cost_ms(dial))
+    result = run(40.0, chooser=chooser)  # only 32x2, in truth 32.5 ms, fits
+    assert result.used.count("32x2") > 0.9 * len(result.used) and result.over <= 5
+
+
 def test_no_setting_meets_it_is_said_and_so_is_recovery() -> None:
     result = run(25.0)
     last = result.chooser.choose(25.0, 60.0)
@@ -187,5 +195,6 @@ def test_costs_of_unmeasured_settings_come_from_similar_ones() -> None:
     assert costs.expected_ms(parse_dial("32x4")) == pytest.approx(60.0)
     costs.calibrated(parse_dial("32x2"), 200.0)  # noise: more passes are never expected to cost less
     assert costs.expected_ms(parse_dial("8x8")) == pytest.approx(70.0)
+    assert costs.expected_ms(parse_dial("32x2")) == pytest.approx(70.0)
     costs.measured(parse_dial("32x8"), 0.0)  # a clock that did not move
     assert costs.load > 0.0
