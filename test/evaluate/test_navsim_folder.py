@@ -90,7 +90,7 @@ def test_broken_files_and_scenes_are_counted_and_named(folder: Path, tmp_path: P
     (folder / "nan.json").write_text(json.dumps({**scenes[0], "id": "other", "plan": [[float("nan")] * 3] * 8}))
     twice = {"scenes": [{**scenes[0], "id": "same"}] * 2}
     (folder / "twice.json").write_text(json.dumps(twice))
-    report = evaluate(NavsimJob(folder, tmp_path / "a.json", workers=2))
+    report = evaluate(NavsimJob(folder, tmp_path / "a.json"))
     assert (report["scenes"], report["failed"]) == (6, 5)
     told = {failure["file"]: failure["error"] for failure in report["failures"]}
     assert "whole JSON" in told["cut.json"] and "whole JSON" in told["cut.json.gz"]

@@ -96,7 +96,7 @@ def test_boxes_touch_as_clipped_polygons_do():
     random = np.random.default_rng(3)
     half_a, half_b = np.array([2.5, 1.1]), np.array([2.0, 0.9])
     offset, turn = random.uniform(-6, 6, (400, 2)), random.uniform(-4, 4, 400)
-    touch = geometry.boxes_touch(offset, np.cos(turn), np.sin(turn), half_a, np.tile(half_b, (400, 1)))
+    touch = geometry.boxes_touch(*offset.T, np.cos(turn), np.sin(turn), half_a, np.tile(half_b, (400, 1)))
     ring = np.array([[1, 1], [-1, 1], [-1, -1], [1, -1]]) * half_b
     for k in range(400):
         cos, sin = np.cos(turn[k]), np.sin(turn[k])
@@ -113,9 +113,11 @@ def test_a_box_within_a_polygon_touches_it():
 
 def test_along_a_path_the_first_of_equal_places_counts():
     path = np.array([[0, 0], [10, 0], [10, 0], [10, 10], [0, 10]], dtype=float)
-    at, away = geometry.along_path(np.array([[4.0, 3.0], [12.0, -2.0], [5.0, 5.0], [0.0, 12.0]]), path)
-    np.testing.assert_allclose(at, [4.0, 10.0, 5.0, 30.0])
-    np.testing.assert_allclose(away, [3.0, math.sqrt(8), 5.0, 2.0])
+    points = np.array([[4.0, 3.0], [12.0, -2.0], [5.0, 5.0], [0.0, 12.0]])
+    np.testing.assert_allclose(geometry.along_path(points, path), [4.0, 10.0, 5.0, 30.0])
+    for distance, farther in ((1.9, [1, 1, 1, 1]), (2.5, [1, 1, 1, 0]), (2.9, [1, 0, 1, 0]), (5.1, [0, 0, 0, 0])):
+        assert geometry.farther_than(points, path, distance).tolist() == [bool(flag) for flag in farther]
+    assert geometry.farther_than(points + 500.0, path, 3.0).all()
 
 
 def test_filters_are_savgol():

@@ -1,13 +1,14 @@
 """No at-fault collision and time to collision, over all plans, steps and objects at once.
 
 Both metrics walk through the steps in order; a contact that is not the car's fault puts the object aside from then on.
-So what counts is whether a contact at fault comes before the first one that is not: no loop is needed.
+So what counts is whether a contact at fault comes before the first one that is not: no loop is needed. Boxes are
+only compared where the circles around them touch.
 Source of the rules: nuPlan's at-fault collision and time-to-collision metrics as NAVSIM scores them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -20,13 +21,52 @@ AHEAD_COS, BEHIND_COS = np.cos(np.radians(30.0)), np.cos(np.radians(150.0))
 LOOK_AHEAD = np.array([0, 3, 6, 9])  # steps of 0.1 s
 TTC_STOPPED_MPS = 0.005
 STATIC_SCORE = 0.5
-Touch = Callable[[np.ndarray, np.ndarray], np.ndarray]
+MARGIN_M = 1e-3  # of the circles, against rounding
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Boxes of the car and of objects that are near each other: (P,) each.
+
+    drive, step, look, thing: indices. x, y: the object's centre in the frame of the car's (moved on) centre; cos, sin:
+    of its heading there. half: (P, 2) of the object. ahead: metres by which the car's box was moved on.
+    """
+
+    drive: np.ndarray
+    step: np.ndarray
+    look: np.ndarray
+    thing: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    cos: np.ndarray
+    sin: np.ndarray
+    half: np.ndarray
+    ahead: np.ndarray
+
+    def touching(self) -> Pairs:
+        """Those that touch or overlap."""
+        touch = boxes_touch(self.x, self.y, self.cos, self.sin, car.HALF_SIZE_M, self.half)
+        return Pairs(*(getattr(self, one.name)[touch] for one in fields(self)))
+
+    def front(self) -> np.ndarray:
+        """Whether the car's front bumper, a line, touches the object."""
+        bumper = np.array([0.0, car.HALF_SIZE_M[1]])
+        return boxes_touch(self.x - car.HALF_SIZE_M[0], self.y, self.cos, self.sin, bumper, self.half)
+
+    def bearing(self) -> tuple[np.ndarray, np.ndarray]:
+        """Seen from the rear axle, before it is moved on: within 30 degrees of the heading; more than 150 off it."""
+        x = self.x + self.ahead + car.REAR_AXLE_TO_CENTRE_M
+        distance = np.hypot(x, self.y)
+        return x > AHEAD_COS * distance, x < BEHIND_COS * distance
 
 
 def touched_at_start(start: np.ndarray, objects: Objects) -> np.ndarray:
     """Objects (O,) that overlap the car in its start state (11,)."""
-    ahead, touch = _relative(start[None, None], objects, np.zeros((1, 1), dtype=int), np.zeros((1, 1, 1)))
-    return touch(ahead, car.HALF_SIZE_M)[0, 0, 0]
+    touched = np.zeros(len(objects), dtype=bool)
+    touched[_pairs(start[None, None], objects, np.zeros((1, 1), dtype=int), np.zeros((1, 1, 1))).touching().thing] = (
+        True
+    )
+    return touched
 
 
 def near(states: np.ndarray, objects: Objects) -> Objects:
@@ -44,17 +84,13 @@ def at_fault(states: np.ndarray, where: Where, objects: Objects) -> np.ndarray:
     while in several lanes or off the road; never while the car stands.
     """
     steps = np.arange(states.shape[1])[:, None]
-    offset, touch = _relative(states, objects, steps, np.zeros((*states.shape[:2], 1)))
-    contact = touch(offset, car.HALF_SIZE_M)[:, :, 0]
-    if not contact.any():
-        return contact
-    bumper = offset - np.array([car.HALF_SIZE_M[0], 0.0])
-    front = touch(bumper, np.array([0.0, car.HALF_SIZE_M[1]]))[:, :, 0]
-    _, behind = _bearing(offset[:, :, 0])
-    moving = np.hypot(states[..., car.SPEED_X], states[..., car.SPEED_Y])[..., None] > STOPPED_MPS
-    outside = (where.several_lanes | where.off_road)[..., None]
-    fault = moving & (objects.stopped | (~behind & (front | outside)))
-    return _before_first(contact & fault, contact & ~fault)
+    pairs = _pairs(states, objects, steps, np.zeros((*states.shape[:2], 1))).touching()
+    at = pairs.drive, pairs.step
+    moving = np.hypot(states[..., car.SPEED_X], states[..., car.SPEED_Y])[at] > STOPPED_MPS
+    outside = (where.several_lanes | where.off_road)[at]
+    _, behind = pairs.bearing()
+    fault = moving & (objects.stopped[pairs.thing] | (~behind & (pairs.front() | outside)))
+    return _counted(pairs, fault, (*states.shape[:2], len(objects)))
 
 
 def would_meet(states: np.ndarray, where: Where, objects: Objects) -> np.ndarray:
@@ -64,18 +100,23 @@ def would_meet(states: np.ndarray, where: Where, objects: Objects) -> np.ndarray
     """
     speed = np.hypot(states[..., car.SPEED_X], states[..., car.SPEED_Y])
     ahead = speed[..., None] * (LOOK_AHEAD * car.STEP_S)
+    ahead[speed < TTC_STOPPED_MPS] = np.nan  # such steps are skipped: nothing is near NaN
     steps = np.arange(states.shape[1])[:, None] + LOOK_AHEAD
-    offset, touch = _relative(states, objects, steps, ahead)
-    contact = touch(offset, car.HALF_SIZE_M) & (speed >= TTC_STOPPED_MPS)[..., None, None]
-    if not contact.any():
-        return contact[:, :, 0]
-    offset[..., 0] += ahead[..., None]  # seen from where the car is, not from its projection
-    front, behind = _bearing(offset)
-    loose = (where.several_lanes | where.off_road | where.axle_in_intersection)[: len(states), :, None, None]
-    fails = front | (loose & ~behind)
-    flat = (len(states), -1, len(objects))
-    counts = _before_first((contact & fails).reshape(flat), (contact & ~fails).reshape(flat))
-    return np.logical_or.reduce(counts.reshape(contact.shape), axis=2)
+    pairs = _pairs(states, objects, steps, ahead).touching()
+    front, behind = pairs.bearing()
+    loose = (where.several_lanes | where.off_road | where.axle_in_intersection)[pairs.drive, pairs.step]
+    return _counted(pairs, front | (loose & ~behind), (*states.shape[:2], len(objects)))
+
+
+def _counted(pairs: Pairs, event: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Events (N, 41, O) of touching pairs that come before the first contact of the same object that is none."""
+    order = pairs.step * len(LOOK_AHEAD) + pairs.look
+    put_aside = np.full((shape[0], shape[2]), np.iinfo(int).max)
+    np.minimum.at(put_aside, (pairs.drive[~event], pairs.thing[~event]), order[~event])
+    counts = event & (order < put_aside[pairs.drive, pairs.thing])
+    events = np.zeros(shape, dtype=bool)
+    events[pairs.drive[counts], pairs.step[counts], pairs.thing[counts]] = True
+    return events
 
 
 def no_collision_score(faults: np.ndarray, agent: np.ndarray) -> np.ndarray:
@@ -90,36 +131,20 @@ def first_step(events: np.ndarray) -> np.ndarray:
     return np.where(flags.any(axis=1), flags.argmax(axis=1), -1)
 
 
-def _relative(states: np.ndarray, objects: Objects, steps: np.ndarray, ahead: np.ndarray) -> tuple[np.ndarray, Touch]:
-    """Offsets (N, T, K, O, 2) of object centres at steps (T, K) from the car's centres moved on by `ahead` (N, T, K),
-    in the car's frame, and a function that tells which boxes touch for such offsets and a half size.
+def _pairs(states: np.ndarray, objects: Objects, steps: np.ndarray, ahead: np.ndarray) -> Pairs:
+    """Pairs of the car's boxes at states (N, T, 11), moved on by `ahead` (N, T, K), and objects at steps (T, K), whose
+    circles touch.
     """
-    pose = objects.poses[:, steps].transpose(1, 2, 0, 3)  # (T, K, O, 3)
     heading = states[..., car.HEADING]
-    cos, sin = np.cos(heading)[..., None, None], np.sin(heading)[..., None, None]
-    dx = pose[..., 0] - states[..., car.X][..., None, None]
-    dy = pose[..., 1] - states[..., car.Y][..., None, None]
-    x = dx * cos + dy * sin - (car.REAR_AXLE_TO_CENTRE_M + ahead)[..., None]
-    offset = np.stack([x, dy * cos - dx * sin], axis=-1)
-    object_cos, object_sin = np.cos(pose[..., 2]), np.sin(pose[..., 2])
-    relative_cos = object_cos * cos + object_sin * sin
-    relative_sin = object_sin * cos - object_cos * sin
-
-    def touch(at: np.ndarray, half: np.ndarray) -> np.ndarray:
-        return boxes_touch(at, relative_cos, relative_sin, half, objects.half)
-
-    return offset, touch
-
-
-def _bearing(offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Seen from the rear axle, whether objects at offsets (..., 2) from the car's centre are within 30 degrees of the
-    heading, and whether they are more than 150 degrees off it.
-    """
-    x = offset[..., 0] + car.REAR_AXLE_TO_CENTRE_M
-    distance = np.hypot(x, offset[..., 1])
-    return x > AHEAD_COS * distance, x < BEHIND_COS * distance
-
-
-def _before_first(event: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Events (N, S, O) that come before the first `ends` along S."""
-    return event & ~np.logical_or.accumulate(ends, axis=1)
+    cos, sin = np.cos(heading), np.sin(heading)
+    forward = ahead + car.REAR_AXLE_TO_CENTRE_M
+    centre_x, centre_y = (states[..., [i]] + forward * turn[..., None] for i, turn in ((car.X, cos), (car.Y, sin)))
+    pose = objects.poses[:, steps].transpose(1, 2, 3, 0)  # (T, K, 3, O)
+    dx, dy = pose[:, :, 0] - centre_x[..., None], pose[:, :, 1] - centre_y[..., None]  # (N, T, K, O)
+    reach = (np.hypot(*car.HALF_SIZE_M) + np.hypot(*objects.half.T) + MARGIN_M) ** 2
+    drive, step, look, thing = index = np.nonzero(dx * dx + dy * dy <= reach)
+    dx, dy, cos, sin = dx[index], dy[index], cos[drive, step], sin[drive, step]
+    turned = pose[step, look, car.HEADING, thing] - heading[drive, step]
+    x, y = dx * cos + dy * sin, dy * cos - dx * sin
+    half, moved = objects.half[thing], ahead[drive, step, look]
+    return Pairs(drive, step, look, thing, x, y, np.cos(turned), np.sin(turned), half, moved)

@@ -26,16 +26,15 @@ def inside_polygon(x: np.ndarray, y: np.ndarray, edges: np.ndarray) -> np.ndarra
 
 
 def boxes_touch(
-    offset: np.ndarray, cos: np.ndarray, sin: np.ndarray, half_a: np.ndarray, half_b: np.ndarray
+    x: np.ndarray, y: np.ndarray, cos: np.ndarray, sin: np.ndarray, half_a: np.ndarray, half_b: np.ndarray
 ) -> np.ndarray:
     """Whether boxes a and b touch or overlap, by the separating axis theorem.
 
-    offset (..., 2): centre of b in the frame of a; cos, sin (...) of the heading of b in that frame; half (..., 2):
-    half length and half width. A box of no length is the line across it. NaN never touches.
+    x, y (M,): centre of b in the frame of a; cos, sin (M,) of the heading of b in that frame; half (2,) or (M, 2): half
+    length and half width. A box of no length is the line across it. NaN never touches.
     """
     length_a, width_a = half_a[..., 0], half_a[..., 1]
     length_b, width_b = half_b[..., 0], half_b[..., 1]
-    x, y = offset[..., 0], offset[..., 1]
     across, along = np.abs(cos), np.abs(sin)
     touch = np.abs(x) <= length_a + length_b * across + width_b * along
     touch &= np.abs(y) <= width_a + length_b * along + width_b * across
@@ -56,17 +55,39 @@ def box_touches_polygon(centre: np.ndarray, heading: np.ndarray, half: np.ndarra
     return np.logical_or.reduce(touch, axis=0) | inside_polygon(centre[:, 0], centre[:, 1], edges)
 
 
-def along_path(points: np.ndarray, path: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Arc length of the nearest place on a path (V, 2) and distance to it, both (M,), of points (M, 2).
+def along_path(points: np.ndarray, path: np.ndarray) -> np.ndarray:
+    """Arc length (M,) of the place on a path (V, 2) that is nearest to points (M, 2); of equal ones the first."""
+    squared, share, length = _on_segments(points, path)
+    nearest = squared.argmin(axis=0)
+    before = np.concatenate([[0.0], np.cumsum(length)])[nearest]
+    return before + share[nearest, np.arange(len(points))] * length[nearest]
 
-    Of places at equal distance the first counts.
+
+def farther_than(points: np.ndarray, path: np.ndarray, distance: float) -> np.ndarray:
+    """Whether points (M, 2) are farther from a path (V, 2) than a distance. Segments out of reach are not looked at."""
+    low, high = points.min(axis=0) - distance, points.max(axis=0) + distance
+    start, end = path[:-1], path[1:]
+    near = ((np.minimum(start, end) <= high) & (np.maximum(start, end) >= low)).all(axis=1)
+    kept = np.flatnonzero(near)
+    if not len(kept):
+        return np.ones(len(points), dtype=bool)
+    squared, _, _ = _on_segments(points, path[kept[0] : kept[-1] + 2])
+    return np.asarray(np.sqrt(squared.min(axis=0)) > distance)
+
+
+def _on_segments(points: np.ndarray, path: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Squared distances (S, M) of points to the segments of a path, the share of each segment (S, M) where its nearest
+    place is, and the lengths (S,).
     """
     step = np.diff(path, axis=0)
     squared = (step**2).sum(axis=1)
-    before = np.concatenate([[0.0], np.cumsum(np.sqrt(squared))])[:-1]
-    dx, dy = points[:, :1] - path[:-1, 0], points[:, 1:] - path[:-1, 1]
-    share = np.clip((dx * step[:, 0] + dy * step[:, 1]) / np.where(squared > 0, squared, 1.0), 0.0, 1.0)
-    away = (dx - share * step[:, 0]) ** 2 + (dy - share * step[:, 1]) ** 2
-    nearest = away.argmin(axis=1)
-    row = np.arange(len(points))
-    return before[nearest] + share[row, nearest] * np.sqrt(squared[nearest]), np.sqrt(away[row, nearest])
+    unit = step / np.where(squared > 0, squared, 1.0)[:, None]
+    dx, dy = points[:, 0] - path[:-1, :1], points[:, 1] - path[:-1, 1:]
+    share = dx * unit[:, :1] + dy * unit[:, 1:]
+    np.minimum(np.maximum(share, 0.0, out=share), 1.0, out=share)
+    dx -= share * step[:, :1]
+    dy -= share * step[:, 1:]
+    dx *= dx
+    dy *= dy
+    dx += dy
+    return dx, share, np.sqrt(squared)

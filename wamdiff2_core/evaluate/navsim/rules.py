@@ -9,7 +9,7 @@ import numpy as np
 
 from wamdiff2_core.evaluate.navsim import vehicle as car
 from wamdiff2_core.evaluate.navsim.areas import Where
-from wamdiff2_core.evaluate.navsim.geometry import along_path, box_touches_polygon
+from wamdiff2_core.evaluate.navsim.geometry import along_path, box_touches_polygon, farther_than
 
 DIRECTION_WINDOW = 11  # steps: one second and the step itself
 DIRECTION_OK_M, DIRECTION_HALF_M = 2.0, 6.0
@@ -52,7 +52,7 @@ def traffic_lights(states: np.ndarray, centre: np.ndarray, red: RedLights) -> np
 def progress(centre: np.ndarray, centreline: np.ndarray) -> np.ndarray:
     """Metres along the centreline from the first to the last box centre, never below 0."""
     ends = centre[:, [0, -1]]
-    at = along_path(ends.reshape(-1, 2), centreline)[0].reshape(-1, 2)
+    at = along_path(ends.reshape(-1, 2), centreline).reshape(-1, 2)
     return np.maximum(at[:, 1] - at[:, 0], 0.0)
 
 
@@ -62,7 +62,7 @@ def lane_keeping(where: Where, centreline: np.ndarray, count: int) -> np.ndarray
     Steps inside an intersection are left out: they neither count nor end the row.
     """
     centre, counted = where.centre[:count], ~where.centre_in_intersection[:count]
-    off = (along_path(centre.reshape(-1, 2), centreline)[1] > LANE_DISTANCE_M).reshape(counted.shape)
+    off = farther_than(centre.reshape(-1, 2), centreline, LANE_DISTANCE_M).reshape(counted.shape)
     so_far = np.cumsum(off & counted, axis=1)
     at_last_return = np.maximum.accumulate(np.where(counted & ~off, so_far, 0), axis=1)
     return ((so_far - at_last_return).max(axis=1) < LANE_STEPS).astype(float)

@@ -20,7 +20,7 @@ from wamdiff2_core.evaluate.navsim.scene import Scene, path_of, read_scene
 from wamdiff2_core.evaluate.navsim.simulate import simulate
 from wamdiff2_core.evaluate.navsim.vehicle import PLAN_POSES, POSES
 
-CHUNK = 32  # plans at once: their arrays stay in the processor's caches
+CHUNK = 64  # plans at once: their arrays stay in the processor's caches
 V2_TTC_STEPS = POSES - int(collisions.LOOK_AHEAD[-1])  # v2 looks no further than the plan; v1 does
 V1_WEIGHTS = {"ep": 5.0, "ttc": 5.0, "comfort": 2.0}
 V2_WEIGHTS = {"ep": 5.0, "ttc": 5.0, "lk": 2.0, "hc": 2.0, "ec": 2.0}
