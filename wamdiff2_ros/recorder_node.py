@@ -18,6 +18,7 @@ from wamdiff2_ros.bag_thread import FAILED, BagThread
 from wamdiff2_ros.bag_writer import MIB, BagWriter, free_bytes
 from wamdiff2_ros.process import NodeFailed, run_node
 from wamdiff2_ros.qos import OUTPUT
+from wamdiff2_ros.recorder_gaps import Gaps
 from wamdiff2_ros.recorder_health import status
 from wamdiff2_ros.recorder_qos import latched, matches, matching, offered
 from wamdiff2_ros.recorder_settings import RecorderSettings, folder, read_settings
@@ -35,6 +36,7 @@ class RecorderNode(Node):
         super().__init__("recorder", **node_options)
         self._settings: RecorderSettings = read_settings(self)
         self._subscribed: dict[str, Any] = {}
+        self._gaps = Gaps()
         self._looks = 0
         self.unreadable: dict[str, str] = {}
         self._notes: dict[str, str] = {}
@@ -100,10 +102,14 @@ class RecorderNode(Node):
 
     def _arrived(self, topic: str, data: bytes, info: dict[str, Any]) -> None:
         publisher = bytes(info["publisher_gid"]["data"])
+        missing = self._gaps.before(topic, publisher, info)
+        if missing:
+            self.thread.count_lost(topic, missing)
         self.thread.put(topic, time.time_ns(), data, max(0, int(info["source_timestamp"])), publisher)
 
     def _lost(self, topic: str, event: Any) -> None:
-        self.thread.count_lost(topic, int(event.total_count_change))
+        if not self._gaps.known:  # otherwise the gaps tell, also of what a sender's full history has lost
+            self.thread.count_lost(topic, int(event.total_count_change))
 
     def _report(self) -> None:
         """Once a second to /diagnostics; ends the process if the bag cannot be written."""
