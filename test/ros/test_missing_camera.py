@@ -54,7 +54,7 @@ def test_hold_goes_on_with_the_last_frame_and_then_stops(make_harness: Any) -> N
 
 
 def test_drop_goes_on_without_a_camera_that_the_checkpoint_can_miss(make_harness: Any) -> None:
-    h = make_harness(missing_camera="drop", camera_late_s=0.1)
+    h = make_harness(missing_camera="drop", camera_late_s=0.1, max_frame_age_s=5.0)
     h.driver.optional_cameras = ("cam_left",)
     h.wait_connected()
     h.spin_until(h.valid_plans, "a plan without the camera", lambda: send_front(h))
@@ -62,15 +62,13 @@ def test_drop_goes_on_without_a_camera_that_the_checkpoint_can_miss(make_harness
     h.spin_until(lambda: "planning" in h.diagnosis(": plans") and LEFT in h.diagnosis(": plans"), "it is said",
                  lambda: send_front(h))  # fmt: skip
     assert h.diagnosis(LEFT) and "arriving" not in h.diagnosis(LEFT)
-    assert all(m.status != Trajectory.STATUS_INPUT for m in h.outputs["trajectory"][-3:])
+    before = len(h.valid_plans())
+    h.spin_until(lambda: len(h.valid_plans()) > before + 2, "further plans", lambda: send_front(h))
     h.spin_until(lambda: len(h.driver.scenes[-1].images) == 2, "the camera in use again", h.send_all)
-    seen = len(h.driver.scenes)
-    h.spin_until(lambda: len(h.driver.scenes) > seen + 3, "broken pictures left out", lambda: send_broken_left(h))
-    assert list(h.driver.scenes[-1].images) == ["cam_front"]
     h.spin_until(
         lambda: any("JPEG" in text for text in h.outputs["stats"][-1].degraded), "why", lambda: send_broken_left(h)
     )
-    assert h.outputs["stats"][-1].inputs_refused > 0
+    assert list(h.driver.scenes[-1].images) == ["cam_front"] and h.outputs["stats"][-1].inputs_refused > 0
 
 
 def test_drop_is_refused_where_the_checkpoint_needs_every_camera(make_harness: Any) -> None:
