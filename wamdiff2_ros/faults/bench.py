@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,8 @@ from wamdiff2_ros.graph import NodeSpec
 PREFIX = "/vehicle"
 JUMP_LEAD_S = 0.3  # commands are on their way for less
 MODULE = "wamdiff2_ros.faults"
+# Not the domain of the environment: nodes of others must neither be broken nor heard. Their ports are free on Linux.
+DOMAINS = range(215, 232)
 
 
 class Bench:
@@ -43,7 +46,8 @@ class Bench:
         self.witness_log = out / "witness.jsonl"
         self.log_path = out / "controller.jsonl"
         self.log = EventLog(self.log_path)
-        self.processes = Processes(self._specs(), out / "log", base)
+        self.domain = DOMAINS[os.getpid() % len(DOMAINS)]
+        self.processes = Processes(self._specs(), out / "log", base, self.domain)
 
     def topic(self, camera: str) -> str:
         return f"{PREFIX}/{camera}/image" + ("" if self._raw else "/compressed")
@@ -68,7 +72,7 @@ class Bench:
             self.processes.tell(name, jump_at_s=at_s, jump_by_s=by_s)
 
     def set_parameters(self, values: Mapping[str, Any]) -> None:
-        with ParameterClient("wamdiff2") as client:
+        with ParameterClient("wamdiff2", self.domain) as client:
             self.log.write("reply", text=client.set(values), values=dict(values))
 
     def adapt(self, values: Mapping[str, Any]) -> None:

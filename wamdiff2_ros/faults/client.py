@@ -19,12 +19,12 @@ LIMIT_S = 5.0
 class ParameterClient:
     """Use as a context manager; a context of its own, so that nothing else in the process is touched."""
 
-    def __init__(self, node: str) -> None:
-        self._name = node
+    def __init__(self, node: str, domain: int) -> None:
+        self._name, self._domain = node, domain
 
     def __enter__(self) -> ParameterClient:
         self._context = Context()
-        rclpy.init(context=self._context, signal_handler_options=rclpy.SignalHandlerOptions.NO)
+        rclpy.init(context=self._context, domain_id=self._domain, signal_handler_options=rclpy.SignalHandlerOptions.NO)
         self._node = Node("faults", context=self._context)
         self._executor = SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)

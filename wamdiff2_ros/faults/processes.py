@@ -39,11 +39,14 @@ class Life:
 class Processes:
     """`specs[name](number)` is the node to start as the process's so-manieth life; `base`: parameter file."""
 
-    def __init__(self, specs: dict[str, Callable[[int], NodeSpec]], folder: Path, base: Path | None) -> None:
+    def __init__(
+        self, specs: dict[str, Callable[[int], NodeSpec]], folder: Path, base: Path | None, domain: int
+    ) -> None:
         self._specs = specs
         self._folder = folder
         self._base = base
-        self._environment = {**environment(), "OMP_NUM_THREADS": "1"}
+        own = {"ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST", "OMP_NUM_THREADS": "1"}
+        self._environment = {**environment(), **own}
         self.lives: list[Life] = []
         self.grace_s = GRACE_S
         self._now: dict[str, Life] = {}
