@@ -8,7 +8,7 @@ on their coefficients and on the differences of them bound speed, curvature, acc
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -20,7 +20,8 @@ from wamdiff2_core.scene import PLAN_POINTS, PLAN_STEP_S
 HORIZON_S = PLAN_POINTS * PLAN_STEP_S
 PERIOD_S = 0.1
 FINE_S = 0.05  # step of the integration
-STANDS_MPS = 1e-6  # below this is rounding
+STANDS_MPS = 1e-4  # below this is rounding
+NO_ACCELERATION_MPS2 = 1e-3  # for stopping: not zero, so that constant speed lies well within the limits
 COEFFICIENTS = PLAN_POINTS + 2
 ROUGH_SCALES = (12.0, 6.0, 3.0, 2.0, 2.0, 2.0)  # a loose start, so that a bad first guess rejects nothing
 EXACT_ITERATIONS = 2  # then, within all limits; those before only keep roughly to them
@@ -228,10 +229,12 @@ def stopping_trajectory(
     `deceleration_mps2`: 60% of the limit unless told. Raises DataError for numbers that are not finite.
     """
     limits = limits or TrajectoryLimits()
+    limits = replace(limits, max_acceleration_mps2=min(limits.max_acceleration_mps2, NO_ACCELERATION_MPS2))
     braking = 0.6 * limits.max_deceleration_mps2 if deceleration_mps2 is None else deceleration_mps2
     if not np.isfinite([speed_mps, curvature_1pm, braking]).all():
         raise DataError(f"expected finite numbers, got {speed_mps} m/s, {curvature_1pm} 1/m, {braking} m/s^2")
     speed = min(max(float(speed_mps), 0.0), limits.max_speed_mps)
+    curvature_1pm = min(max(float(curvature_1pm), -limits.max_curvature_1pm), limits.max_curvature_1pm)
     knots = (np.arange(COEFFICIENTS) - 0.5) * PLAN_STEP_S
     theta = np.concatenate([np.maximum(speed - braking * knots, 0.0), np.full(COEFFICIENTS, curvature_1pm)])
     theta[0] = 2.0 * speed - theta[1]

@@ -10,7 +10,9 @@ from hypothesis.extra.numpy import arrays
 
 from wamdiff2_core.errors import ConfigError, DataError
 from wamdiff2_core.trajectory import (
+    NO_ACCELERATION_MPS2,
     PERIOD_S,
+    STANDS_MPS,
     Trajectory,
     TrajectoryLimits,
     smooth_trajectory,
@@ -31,10 +33,11 @@ LIMITS = st.builds(
 def check(trajectory: Trajectory, speed: float, limits: TrajectoryLimits) -> None:
     v, a, k = trajectory.speed_mps, trajectory.acceleration_mps2, trajectory.curvature_1pm
     assert all(np.isfinite(row).all() for row in vars(trajectory).values())
-    assert v[0] == pytest.approx(speed, abs=1e-6) and v.min() >= 0.0
-    for acceleration in (a, np.diff(v) / PERIOD_S):  # as stated, and as driven
-        assert acceleration.max() <= limits.max_acceleration_mps2 + 1e-6
-        assert acceleration.min() >= -limits.max_deceleration_mps2 - 1e-6
+    assert v[0] == pytest.approx(speed, abs=1e-4) and v.min() >= 0.0
+    # As stated, and as driven, where a speed that is next to nothing counts as standing.
+    for acceleration, near in ((a, 1e-6), (np.diff(v) / PERIOD_S, 2.0 * STANDS_MPS / PERIOD_S)):
+        assert acceleration.max() <= limits.max_acceleration_mps2 + near
+        assert acceleration.min() >= -limits.max_deceleration_mps2 - near
     assert np.abs(np.diff(a)).max() <= limits.max_jerk_mps3 * PERIOD_S + 1e-5
     assert np.abs(k).max() <= limits.max_curvature_1pm + 1e-9
     turn = np.abs(np.diff(trajectory.heading_rad))
@@ -59,7 +62,8 @@ def test_plans_that_brake_and_start_hard(a: np.ndarray, bend: float, speed: floa
 def test_stopping(speed: float, curvature: float, braking: float, limits: TrajectoryLimits) -> None:
     trajectory = stopping_trajectory(speed, curvature, braking, limits)
     check(trajectory, speed, limits)
-    assert trajectory.acceleration_mps2.max() <= 1e-5  # never faster
+    assert trajectory.acceleration_mps2.max() <= NO_ACCELERATION_MPS2 + 1e-6
+    assert trajectory.speed_mps.max() <= speed + 1e-3  # never faster
 
 
 def test_a_tight_jerk_limit_changes_a_plan_that_a_loose_one_keeps() -> None:
