@@ -1,6 +1,6 @@
 """Speed of a training step: eager, compiled, and captured as one CUDA graph, side by side in one run.
 
-python benchmarks/train_speed.py RECIPE --data DIR --init DIR [--teacher DIR] [--steps 60] [--modes eager,compile,capture]
+python benchmarks/train_speed.py RECIPE --data DIR --init DIR [--teacher DIR] [--steps 60] [--modes eager,capture]
 
 Medians over windows of ten steps, after warm-up; losses of the modes are printed so that one sees that they compute the
 same thing (they draw different random numbers, so the same up to noise).
