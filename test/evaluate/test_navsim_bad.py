@@ -82,6 +82,8 @@ BROKEN = {
     "a past out of order": (lambda scene: scene["ego_past"].reverse(), r"ego_past: expected"),
     "a velocity of three": (_set("ego.velocity", [1.0, 0.0, 0.0]), r"ego.velocity: expected shape \(2,\)"),
     "a plan before of 0.9 s ago": (_set("previous.dt", 0.9), r"previous.dt: expected 0.1 to 0.5"),
+    "a plan before of now": (_set("previous.dt", 0.04), r"previous.dt: expected 0.1 to 0.5"),
+    "a past of years": (_set("ego_past.0.t", -9e7), r"ego_past: expected"),
     "a plan before without ego": (lambda scene: scene["previous"].pop("ego"), r"previous: 'ego' is missing"),
     "a human of four waypoints": (_set("human", [[0.0, 0.0, 0.0]] * 4), r"human: expected shape"),
     "a list of agents that is none": (_set("agents", {"a": 1}), r"agents: expected a list"),
@@ -116,3 +118,48 @@ def test_a_plan_that_no_car_can_follow_has_scores_or_an_error(whole):
         plan = np.tile([size, -size, 3.0], (8, 1)) * np.linspace(0.1, 1, 8)[:, None]
         table = navsim.score({**whole, "plan": plan.tolist()})["v2"]
         assert all(0.0 <= value <= 1.0 for value in table.values())
+
+
+ODD = (
+    None,
+    "x",
+    "",
+    float("nan"),
+    float("inf"),
+    [],
+    {},
+    [[]],
+    [None],
+    [1, 2],
+    1e9,
+    9e7,
+    -9e7,
+    -1,
+    0,
+    0.05,
+    True,
+    10**400,
+)
+
+
+def test_any_odd_value_anywhere_gives_scores_or_a_data_error(whole):
+    random, ends = np.random.default_rng(0), {"scores": 0, "errors": 0}
+    for _ in range(300):
+        scene = copy.deepcopy({key: value for key, value in whole.items() if key != "expected"})
+        node: list | dict = scene
+        while True:
+            keys = list(node) if isinstance(node, dict) else range(len(node))
+            key = keys[random.integers(len(keys))]
+            if not isinstance(node[key], (dict, list)) or not node[key] or random.random() < 0.25:
+                break
+            node = node[key]
+        node[key] = ODD[random.integers(len(ODD))]
+        try:
+            tables = navsim.score(scene)
+        except DataError:
+            ends["errors"] += 1
+            continue
+        ends["scores"] += 1
+        values = [value for table in tables.values() for value in table.values() if value is not None]
+        assert all(0.0 <= value <= 1.0 for value in values), key
+    assert min(ends.values()) > 30

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from wamdiff2_core.errors import DataError
+from wamdiff2_core.evaluate.navsim.vehicle import STEP_S
 
 LARGEST = 1e8  # maps lie at some 4e6 m
 
@@ -64,6 +65,14 @@ def size(record: object, key: str, where: str) -> float:
     if value <= 0:
         raise DataError(f"{where}.{key}: expected more than 0, got {value}")
     return value
+
+
+def steps_between(record: object, key: str, where: str) -> int:
+    """Steps of 0.1 s in an interval between two plans, 1 ... 5: the official code takes none of 0.55 s or more."""
+    seconds = number(record, key, where)
+    if not 0.0 < seconds < 0.55 or round(seconds / STEP_S) < 1:
+        raise DataError(f"{where}.{key}: expected 0.1 to 0.5 s, got {seconds}")
+    return round(seconds / STEP_S)
 
 
 def distinct(names: Iterable[str], where: str) -> None:

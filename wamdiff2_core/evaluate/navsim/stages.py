@@ -21,7 +21,7 @@ import numpy as np
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.evaluate.navsim import vehicle as car
 from wamdiff2_core.evaluate.navsim.comfort import changes, extended_comfort
-from wamdiff2_core.evaluate.navsim.fields import distinct, field, listed, number, text
+from wamdiff2_core.evaluate.navsim.fields import distinct, field, listed, steps_between, text
 from wamdiff2_core.evaluate.navsim.scoring import V2_FACTORS, V2_WEIGHTS
 
 SIGMA_SQUARED_M2 = 0.1
@@ -64,13 +64,12 @@ def read_groups(record: object, where: str = NAME) -> list[Group]:
     for index, one in enumerate(listed(record, "groups", where)):
         at = f"{where}.groups[{index}]"
         pairs = listed(one, "second_stage", at)
-        interval = number(one, "interval_s", at)
-        if not 0.05 <= interval < 0.55:
-            raise DataError(f"{at}.interval_s: expected 0.1 to 0.5 s, got {interval}")
         if not pairs:
             raise DataError(f"{at}.second_stage: expected a pair of scenes or more")
         second = tuple((text(pair, "now", at), text(pair, "before", at)) for pair in pairs)
-        groups.append(Group(text(one, "now", at), text(one, "before", at), second, round(interval / car.STEP_S)))
+        groups.append(
+            Group(text(one, "now", at), text(one, "before", at), second, steps_between(one, "interval_s", at))
+        )
     distinct((token for group in groups for token in group.tokens()), where)
     if not groups:
         raise DataError(f"{where}: expected a group or more")
