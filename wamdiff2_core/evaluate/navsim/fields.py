@@ -56,7 +56,10 @@ def numbers(value: object, shape: tuple[int | None, ...], where: str) -> np.ndar
 
 def number(record: object, key: str, where: str) -> float:
     """The finite number of a key."""
-    return float(numbers(field(record, key, where), (), f"{where}.{key}"))
+    value = field(record, key, where)
+    if type(value) in (int, float) and abs(value) < LARGEST:  # most are plain; the rest is told apart below
+        return float(value)
+    return float(numbers(value, (), f"{where}.{key}"))
 
 
 def size(record: object, key: str, where: str) -> float:
