@@ -158,10 +158,12 @@ def test_rows_of_drives_survive_a_kill(tmp_path: Path) -> None:
 
 def test_drive_rows_become_a_table() -> None:
     scored = {"route_completion": 1.0, "collisions": 0, "red_lights": 1, "off_road_s": 0.0, "comfort": 1.0}
+    scored["collisions_by_kind"] = {"car": 1}
     plans = {"plans": 10, "failures": {"parse": 1}, "forwards_per_plan": 8.0, "latency_ms_p50": 100.0}
     rows = [{"block_size": 32, "per_waypoint_m": [0.1 * k] * 8, **plans, **scored} for k in (1, 3)]
     (row,) = closed_loop.table(rows)
     assert row["routes"] == 2 and row["completed_routes"] == 2 and row["ade_m"] == pytest.approx(0.2)
+    assert row["driving_score"] == pytest.approx(100.0 * 0.6 * 0.7)
     assert row["failed_plans_share"] == pytest.approx(0.1) and row["red_lights_per_route"] == 1.0
 
 
