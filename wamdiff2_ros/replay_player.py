@@ -29,6 +29,7 @@ PREFIX = "/replay"
 NODE = "wamdiff2_replay"
 START_LIMIT_S = 120.0  # until the node listens: it loads a checkpoint
 ANSWER_LIMIT_S = 20.0
+AGAIN_S = 5.0  # pictures are sent again after so long without a plan: on a busy machine they may overtake the motion
 REST_LIMIT_S = 8.0  # from the plan to boxes and answers
 SETTLE_S = 0.02  # motion and texts are let through before the pictures that they belong to
 KINDS = {"trajectory": Trajectory, "stats": Stats, "boxes": Boxes, "answer": Answer}
@@ -83,7 +84,7 @@ class Player:
     def play(self, moment: Moment, tasks: Sequence[str], alive: Callable[[], object], first: bool) -> bool:
         """Send what was recorded up to this moment, then its pictures; wait for the answer. False if none came.
 
-        The first moment is sent again each second: the node listens before it is active.
+        The first moment is sent again each second (the node listens before it is active), others after AGAIN_S.
         """
         self._send_before(moment)
         stamp = self.stamp(moment)
@@ -93,7 +94,7 @@ class Player:
         while time.monotonic() < until_s:
             self._send(moment.rows, moment.ns)
             left_s = until_s - time.monotonic()
-            if self._until(lambda: self._answered(stamp, main), 1.0 if first else left_s, alive):
+            if self._until(lambda: self._answered(stamp, main), 1.0 if first else min(AGAIN_S, left_s), alive):
                 # The node may leave out the others, by its own schedule: what is not there is told as not answered.
                 return self._until(lambda: self._answered(stamp, wanted), REST_LIMIT_S, alive)
         return False

@@ -22,7 +22,7 @@ from wamdiff2_core.scene import EgoState, Scene
 
 def scene() -> Scene:
     image = np.random.default_rng(0).integers(0, 256, (112, 200, 3), dtype=np.uint8)
-    return Scene({"cam_front": image}, EgoState((5.0, 0.0)), instruction="go straight", question="is it day?")
+    return Scene({"cam_front": image}, ego=EgoState((5.0, 0.0)), instruction="go straight", question="is it day?")
 
 
 @pytest.fixture(scope="module")
