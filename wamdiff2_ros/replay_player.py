@@ -86,7 +86,7 @@ class Player:
 
         The first moment is sent again each second (the node listens before it is active), others after AGAIN_S.
         """
-        self._send_before(moment)
+        latest = self._send_before(moment)
         stamp = self.stamp(moment)
         wanted = self._wanted(tasks, moment)
         main = ["trajectory", "stats"] if "plan" in tasks else wanted[:1]
@@ -97,6 +97,8 @@ class Player:
             if self._until(lambda: self._answered(stamp, main), 1.0 if first else min(AGAIN_S, left_s), alive):
                 # The node may leave out the others, by its own schedule: what is not there is told as not answered.
                 return self._until(lambda: self._answered(stamp, wanted), REST_LIMIT_S, alive)
+            self._send(latest, moment.ns)  # what came before it was active, the node has not heard
+            self._until(lambda: False, SETTLE_S, lambda: None)
         return False
 
     def stamp(self, moment: Moment) -> int:
@@ -138,19 +140,22 @@ class Player:
 
         return keep
 
-    def _send_before(self, moment: Moment) -> None:
-        """Motion and texts recorded since the moment before."""
+    def _send_before(self, moment: Moment) -> dict[str, int]:
+        """Motion and texts recorded since the moment before; the last row of each."""
         topics = [
             self._footage.parts.topics[p] for p in ("odometry", "instruction", "question") if p in self._publishers
         ]
         self._tick(moment.ns)
         rows = self._bag.rows(topics)
         rows = rows[(rows > self._sent_row) & (rows <= moment.last_row)]
+        latest: dict[str, int] = {}
         for row in rows.tolist():
             part = self._footage.parts.of(self._bag.names[self._bag.topic[row]])
             self._publish(part, row)
+            latest[part] = row
         self._sent_row = moment.last_row
         self._until(lambda: False, SETTLE_S, lambda: None)
+        return latest
 
     def _send(self, rows: dict[str, int], ns: int) -> None:
         self._tick(ns)
