@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Sequence
-from typing import Any
 
 import cv2
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
+from wamdiff2_core.evaluate.canvas import new_figure, png_uri
 from wamdiff2_core.evaluate.record import DriveRecord
 from wamdiff2_core.scene import PLAN_STEP_S
 
@@ -28,7 +25,7 @@ def picture_uri(image: np.ndarray, quality: int = 82) -> str:
 
 def route_map(record: DriveRecord) -> str:
     """Lanes around the route, the route itself, the driven path coloured by speed, start and end."""
-    figure, axes = _figure(7.2, 5.4)
+    figure, axes = new_figure(7.2, 5.4)
     for lane in record.lanes:
         axes.plot(lane[:, 0], lane[:, 1], color=GREY, linewidth=2.4, solid_capstyle="round", zorder=1)
     if len(record.route):
@@ -42,24 +39,24 @@ def route_map(record: DriveRecord) -> str:
     axes.set_aspect("equal")
     axes.set_xlabel("x in m (map)")
     axes.set_ylabel("y in m (map)")
-    return _uri(figure)
+    return png_uri(figure)
 
 
 def waypoint_curve(per_waypoint_m: Sequence[float | None]) -> str:
     """Mean distance to the expert's plan, over the horizon."""
-    figure, axes = _figure(4.7, 3.2)
+    figure, axes = new_figure(4.7, 3.2)
     seconds = [PLAN_STEP_S * (k + 1) for k in range(len(per_waypoint_m))]
     values = [float("nan") if v is None else v for v in per_waypoint_m]
     axes.plot(seconds, values, "o-", color=BLUE)
     axes.set_xlabel("seconds ahead")
     axes.set_ylabel("mean L2 to the expert in m")
     axes.set_ylim(bottom=0)
-    return _uri(figure)
+    return png_uri(figure)
 
 
 def latency_histogram(record: DriveRecord) -> str:
     """Latency of every plan, with the median."""
-    figure, axes = _figure(4.7, 3.2)
+    figure, axes = new_figure(4.7, 3.2)
     values = [p.latency_ms for p in record.plans if p.latency_ms is not None]
     if values:
         axes.hist(values, bins=min(40, max(8, len(values) // 6)), color=BLUE, edgecolor="white")
@@ -67,12 +64,12 @@ def latency_histogram(record: DriveRecord) -> str:
         axes.legend(frameon=False)
     axes.set_xlabel("latency of a plan in ms")
     axes.set_ylabel("plans")
-    return _uri(figure)
+    return png_uri(figure)
 
 
 def speed_curve(record: DriveRecord) -> str:
     """Speed over time, with the moments of withheld plans."""
-    figure, axes = _figure(10.6, 2.6)
+    figure, axes = new_figure(10.6, 2.6)
     if len(record.track):
         start = record.track[0, 0]
         axes.plot(record.track[:, 0] - start, record.track[:, 3], color=GREEN, linewidth=1.6)
@@ -82,7 +79,7 @@ def speed_curve(record: DriveRecord) -> str:
     axes.set_xlabel("seconds")
     axes.set_ylabel("speed in m/s")
     axes.set_ylim(bottom=0)
-    return _uri(figure)
+    return png_uri(figure)
 
 
 def _zoom(axes, record: DriveRecord, margin_m: float = 40.0) -> None:
@@ -90,17 +87,3 @@ def _zoom(axes, record: DriveRecord, margin_m: float = 40.0) -> None:
     low, high = shown.min(axis=0) - margin_m, shown.max(axis=0) + margin_m
     axes.set_xlim(low[0], high[0])
     axes.set_ylim(low[1], high[1])
-
-
-def _figure(width: float, height: float) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _uri(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

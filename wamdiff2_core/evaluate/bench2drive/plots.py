@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from wamdiff2_core.evaluate.bench2drive.benchmark import ABILITIES, MIN_SPEED
+from wamdiff2_core.evaluate.canvas import new_figure, png_uri
 from wamdiff2_core.evaluate.plots import BLUE, GREEN, GREY, INK, ORANGE
 
 
 def abilities(report: Mapping[str, Any]) -> str:
     """Success rate by ability with the mean; what only a map decides is shown as the span of its bounds."""
-    figure, axes = _figure(7.2, 3.4)
+    figure, axes = new_figure(7.2, 3.4)
     names = [*ABILITIES, "mean"]
     for k, name in enumerate(names):
         _bar(axes, k, report["ability"][name], 100.0, GREEN if name == "mean" else BLUE)
@@ -26,13 +23,13 @@ def abilities(report: Mapping[str, Any]) -> str:
     axes.set_xticks(range(len(names)), [name.replace("_", "\n") for name in names])
     axes.set_ylabel("success rate in %")
     axes.set_ylim(0, 108)
-    return _uri(figure)
+    return png_uri(figure)
 
 
 def scenarios(report: Mapping[str, Any]) -> str:
     """Driving score (bar) and success rate (dot) of all scenarios, the weakest at the bottom."""
     rows = sorted(report["by_scenario"].items(), key=lambda item: (item[1]["driving_score"]["mean"], item[0]))
-    figure, axes = _figure(9.6, 10.5)
+    figure, axes = new_figure(9.6, 10.5)
     place = np.arange(len(rows))
     scores = [row["driving_score"]["mean"] for _, row in rows]
     spread = [row["driving_score"]["std"] or 0.0 for _, row in rows]
@@ -46,12 +43,12 @@ def scenarios(report: Mapping[str, Any]) -> str:
     axes.set_xlim(-2, 105)
     axes.set_xlabel("driving score of the scenario's routes, missing ones as 0")
     axes.legend(frameon=True, loc="lower right")
-    return _uri(figure)
+    return png_uri(figure)
 
 
 def towns(report: Mapping[str, Any]) -> str:
     """Driving score by town, with its number of routes."""
-    figure, axes = _figure(7.2, 3.2)
+    figure, axes = new_figure(7.2, 3.2)
     for k, row in enumerate(report["by_town"].values()):
         _bar(axes, k, row["driving_score"], 1.0, BLUE)
     labels = [f"{name.removeprefix('Town')}\n{row['routes']}" for name, row in report["by_town"].items()]
@@ -59,7 +56,7 @@ def towns(report: Mapping[str, Any]) -> str:
     axes.set_xlabel("town, and its number of routes")
     axes.set_ylabel("driving score")
     axes.set_ylim(0, 108)
-    return _uri(figure)
+    return png_uri(figure)
 
 
 def infractions(report: Mapping[str, Any]) -> str:
@@ -68,13 +65,13 @@ def infractions(report: Mapping[str, Any]) -> str:
     records = sum(run["records"] for run in report["runs"])
     touched = [sum(run["infractions"].get(k, {"records": 0})["records"] for run in report["runs"]) for k in kinds]
     shares = [100.0 * count / records if records else 0.0 for count in touched]
-    figure, axes = _figure(7.2, 3.6)
+    figure, axes = new_figure(7.2, 3.6)
     order = np.argsort(shares, kind="stable")
     axes.barh(range(len(kinds)), [shares[k] for k in order], color=ORANGE, height=0.68)
     axes.set_yticks(range(len(kinds)), [kinds[k].removesuffix("_infractions").replace("_", " ") for k in order])
     axes.set_xlabel("records with such a message in %")
     axes.set_xlim(0, max([*shares, 1.0]) * 1.1)
-    return _uri(figure)
+    return png_uri(figure)
 
 
 def _bar(axes: Any, place: float, spread: Mapping[str, Any], factor: float, colour: str) -> None:
@@ -99,17 +96,3 @@ def _bounds(axes: Any, place: float, bounds: Sequence[Sequence[float] | None]) -
     if known:
         low, high = 100 * min(pair[0] for pair in known), 100 * max(pair[1] for pair in known)
         axes.bar(place, high - low, bottom=low, color=GREY, width=0.62, hatch="//", edgecolor="white")
-
-
-def _figure(width: float, height: float) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _uri(figure: Figure) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
