@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import replace
 
 from wamdiff2_ros.frame_groups import Frame, FrameGroup, GroupRules, apart, lags_s, newest_group
+from wamdiff2_ros.pace import Pace
 
 HISTORY = 4  # frames kept per camera: enough to match cameras that come one frame apart
 
@@ -27,6 +28,7 @@ class FrameMailbox:
         self._arrived = threading.Condition()
         self._closed = False
         self._last_group_s = time.monotonic()
+        self._pace = Pace()
         self.dropped = 0
         self.resets = 0
 
@@ -47,12 +49,20 @@ class FrameMailbox:
             self._ready = replace(group, epoch=self.resets)
             self._last_stamp_s = group.stamp_s
             self._last_group_s = time.monotonic()
+            self._pace.add(group.stamp_s, self._last_group_s)
             self._arrived.notify()
 
-    def take(self, timeout_s: float) -> FrameGroup | None:
-        """The newest group, once; None after `timeout_s` without one, or when the mailbox is closed."""
+    def take(self, timeout_s: float, soon_s: float = 0.0) -> FrameGroup | None:
+        """The newest group, once; None after `timeout_s` without one, or when the mailbox is closed.
+
+        If the next one is due within `soon_s`, it is waited for (see Pace).
+        """
         with self._arrived:
             self._arrived.wait_for(lambda: self._ready is not None or self._closed, timeout_s)
+            old = self._ready
+            wait_s = self._pace.wait_s(time.monotonic(), soon_s) if old is not None else 0.0
+            if wait_s > 0.0:
+                self._arrived.wait_for(lambda: self._ready is not old or self._closed, wait_s)
             group, self._ready = self._ready, None
             return None if self._closed else group
 
@@ -111,5 +121,6 @@ class FrameMailbox:
     def _forget(self) -> None:
         self.resets += 1
         self._ready = self._first_stamp_s = self._last_stamp_s = None
+        self._pace.clear()
         for history in self._histories.values():
             history.clear()

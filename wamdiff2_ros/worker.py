@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from wamdiff2_ros.stages import Stages, taken
 CANDIDATES = "candidates"  # a batch of its own, after the plan: it must not wait for them
 OUT_OF_DATE = "time went back, or a sender was started anew, while this was answered"
 DECODERS = 2  # pictures that are decoded at a time
+OWN_KEPT = 8  # answers looked at for what this node adds to a model's time
 
 
 @dataclass
@@ -138,6 +140,7 @@ class Worker:
         self._stop = threading.Event()
         self._publishing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="driver worker", daemon=True)
+        self._own_s: deque[float] = deque(maxlen=OWN_KEPT)  # from taking frames to publication, without inference
         self.schedule = Schedule()
         self.out_of_date = 0  # answers withheld, because time went back or was over while they were made
 
@@ -163,7 +166,7 @@ class Worker:
     def _run(self) -> None:
         free_since_s = time.monotonic()
         while not self._stop.is_set():
-            group = self._mailbox.take(timeout_s=0.5)
+            group = self._mailbox.take(timeout_s=0.5, soon_s=max(self._own_s, default=0.0))
             if group is None:
                 continue
             start_s = time.monotonic()
@@ -182,6 +185,8 @@ class Worker:
                     if self._stop.is_set():
                         break
                     self._publish(self._if_of_this_time(group, outcome))
+                if tasks is batches[0]:
+                    self._own_s.append(time.monotonic() - start_s - outcome.stages.inference_ms * 1e-3)
                 start_s = time.monotonic()  # a further batch on this scene has waited for the ones before
                 prepared = replace(prepared, stages=taken(received_s, start_s, start_s))
             free_since_s = time.monotonic()

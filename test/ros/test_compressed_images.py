@@ -10,9 +10,9 @@ from wamdiff2_core.errors import DataError
 from wamdiff2_ros.compressed_images import compressed_to_rgb
 from wamdiff2_ros.images import rgb_to_jpeg
 
-SMOOTH = np.stack(
-    [np.tile(np.linspace(a, b, 64), (48, 1)) for a, b in ((250, 200), (10, 60), (0, 90))], axis=2
-).astype(np.uint8)
+SMOOTH = np.stack([np.tile(np.linspace(a, b, 64), (48, 1)) for a, b in ((250, 200), (10, 60), (0, 90))], axis=2).astype(
+    np.uint8
+)
 JPEG = bytes(rgb_to_jpeg(SMOOTH, 95))
 PNG = cv2.imencode(".png", SMOOTH[:, :, ::-1])[1].tobytes()
 SWAPPED = bytes(rgb_to_jpeg(np.ascontiguousarray(SMOOTH[:, :, ::-1]), 95))

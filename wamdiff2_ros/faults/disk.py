@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOM_MB = 1024
+ROOM_MB = 1024  # free at the start, and after each time that it was full
 LEFT_KB = 256
 
 
@@ -39,12 +39,15 @@ class Disk:
 
     def shrink(self) -> None:
         """Leave next to no room: the disk is full after a moment of recording."""
-        used_kb = shutil.disk_usage(self.folder).used // 1024
-        self._resize(f"{used_kb + LEFT_KB}k")
+        self._leave(LEFT_KB)
 
     def grow(self) -> None:
         """Room again."""
-        self._resize(f"{ROOM_MB}m")
+        self._leave(ROOM_MB * 1024)
+
+    def _leave(self, free_kb: int) -> None:
+        used_kb = shutil.disk_usage(self.folder).used // 1024
+        self._resize(f"{used_kb + free_kb}k")
 
     def _resize(self, size: str) -> None:
         problem = self._mount("-o", f"remount,size={size}", str(self.folder))
