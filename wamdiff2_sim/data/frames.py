@@ -47,6 +47,8 @@ class FrameSource:
     `perturb` False gives natural moments only (evaluation).
     """
 
+    world_type: type[World] = World  # of a source that watches its world
+
     def __init__(
         self, rig: Sequence[Camera], maps: Sequence[str], perturb: bool = True, device_index: int | None = None
     ) -> None:
@@ -96,7 +98,7 @@ class FrameSource:
         weather = random_weather(rng)
         renderer.set_weather(weather)
         counts = int(rng.integers(8, 42)), int(rng.integers(8, 50))
-        world = World(road_map, int(rng.integers(1 << 31)), None, weather, counts, ROUTE_M)
+        world = self.world_type(road_map, int(rng.integers(1 << 31)), None, weather, counts, ROUTE_M)
         world.reset(interesting_route(road_map, rng))
         drive = Drive(world, expert, rng)
         made = 0

@@ -46,6 +46,10 @@ class ShardWriter:
         self.frames += 1
         self._count(frame)
 
+    def attach(self, name: str, content: bytes) -> None:
+        """A further file of the shard."""
+        (self._temporary / name).write_bytes(content)
+
     def close(self) -> Path:
         """Make the shard visible under its name."""
         (self._temporary / SAMPLES).write_text(json.dumps(self._entries), encoding="utf-8")
