@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -21,13 +22,14 @@ from wamdiff2_core.model.checkpoint import LoadedModel, load_model, prompts_of
 from wamdiff2_core.model.images import ImageFormat, preprocess
 from wamdiff2_core.model.prompt import Prompt, chat_prompt, human_text
 from wamdiff2_core.model.tokenizer import TextTokenizer
+from wamdiff2_core.parallel import mapped
 from wamdiff2_core.scene import Answer, Cost, Detections, Failure, FailureKind, Plan, Scene
 from wamdiff2_core.tasks import TASKS, ask, detect, plan
 from wamdiff2_core.tasks.checks import scene_problem
 from wamdiff2_core.tasks.reading import Result, read_answer
 
 FRONT = "cam_front"
-PICTURES = 2  # that are resized at a time
+PICTURES = 1  # thread that resizes them, beside the one that asks
 UPSTREAM_FORMATS = {"plan": "upstream", "detect": "qwen3vl_json", "ask": "text"}
 UPSTREAM_TOKENS = {"plan": 96, "detect": 512, "ask": 128}
 _MODULES: dict[str, ModuleType] = {"plan": plan, "detect": detect, "ask": ask}
@@ -149,7 +151,7 @@ class Driver:
         names = self._required(scene)
         sizes = [self.image_sizes[name] for name in names] if self.ours else None
         images = [np.asarray(scene.images[name]) for name in names]
-        return preprocess(images, sizes, self.image_format, self._pool.map if len(images) > 1 else map)
+        return preprocess(images, sizes, self.image_format, partial(mapped, self._pool) if len(images) > 1 else map)
 
     def _image_tokens(self, grid: torch.Tensor) -> list[int]:
         return (grid.prod(dim=1) // self.image_format.merge_size**2).tolist()

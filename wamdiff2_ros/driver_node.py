@@ -152,7 +152,7 @@ class DriverNode(LifecycleNode):
             self._publish,
             self._deadline,
         )
-        self._outputs.odometry = listener.inputs.odometry
+        self._outputs.odometry, listener.ahead = listener.inputs.odometry, self._worker.ahead.arrived
         self._outputs.inputs_refused = listener.log.refused_total
         self._plan_watch = PlanWatch(
             lambda: self.settings, self._outputs, listener.inputs, self._now_s, self.context.ok

@@ -49,6 +49,7 @@ class Listener:
         """`optional`: cameras that may be left out. `new_question` is called when another question counts."""
         self._node, self._settings, self._optional = node, settings, optional
         self._new_question = new_question
+        self.ahead: Callable[[str, Any], None] = lambda camera, message: None  # of the worker, while there is one
         self._senders = Senders()
         self._not_before_s = 0.0  # frames stamped before are from an earlier activation
         self._wanted: dict[str, Wanted] = {}
@@ -189,6 +190,7 @@ class Listener:
             self.log.refused(topic, kind, text)
             return
         self.log.accepted(topic)
+        self.ahead(camera, message)
         self.mailbox.put(Frame(camera, stamp_s, time.monotonic(), message, age_s))
 
     def _stamp_problem(self, stamp_s: float, age_s: float) -> tuple[str, str]:

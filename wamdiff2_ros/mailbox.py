@@ -17,6 +17,7 @@ class FrameMailbox:
     """Holds at most one group: the newest that the rules allow. Safe between threads.
 
     `dropped` counts groups that a newer one replaced before they were taken, `resets` how often all was forgotten.
+    `waited_for`: somebody waits in `take`.
     """
 
     def __init__(self, cameras: tuple[str, ...], rules: GroupRules | None = None) -> None:
@@ -29,6 +30,7 @@ class FrameMailbox:
         self._closed = False
         self._last_group_s = time.monotonic()
         self._pace = Pace()
+        self.waited_for = False
         self.dropped = 0
         self.resets = 0
 
@@ -58,11 +60,13 @@ class FrameMailbox:
         If the next one is due within `soon_s`, it is waited for (see Pace).
         """
         with self._arrived:
+            self.waited_for = True
             self._arrived.wait_for(lambda: self._ready is not None or self._closed, timeout_s)
             old = self._ready
             wait_s = self._pace.wait_s(time.monotonic(), soon_s) if old is not None else 0.0
             if wait_s > 0.0:
                 self._arrived.wait_for(lambda: self._ready is not old or self._closed, wait_s)
+            self.waited_for = False
             group, self._ready = self._ready, None
             return None if self._closed else group
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from wamdiff2_core.errors import DataError
+from wamdiff2_core.parallel import help_with
+from wamdiff2_ros.ahead import Ahead
 from wamdiff2_ros.frame_groups import Frame, FrameGroup, GroupRules
 from wamdiff2_ros.images import message_to_rgb
 from wamdiff2_ros.input_log import InputLog
@@ -29,10 +31,10 @@ class Opened:
 class Opener:
     """Remembers each camera's last good picture, for the mode that holds it."""
 
-    def __init__(self, topics: Mapping[str, str], decoders: Executor) -> None:
-        """`topics`: full topic name of each camera. `decoders` decode pictures, several at a time."""
+    def __init__(self, topics: Mapping[str, str], ahead: Ahead) -> None:
+        """`topics`: full topic name of each camera. `ahead` decodes pictures, several at a time."""
         self._topics = topics
-        self._decoders = decoders
+        self._ahead = ahead
         self._good: dict[str, tuple[Frame, np.ndarray]] = {}
         self._epoch = 0
 
@@ -44,8 +46,9 @@ class Opener:
         errors = self._stale(group, max_age_s, now_s)
         images: dict[str, np.ndarray] = {}
         usable = {} if errors else group.frames
-        pictures = {name: self._decoders.submit(message_to_rgb, frame.message) for name, frame in usable.items()}
-        for name, picture in pictures.items():
+        begun = {name: self._ahead.picture(name, frame.message) for name, frame in usable.items()}
+        own = [partial(message_to_rgb, frame.message) for frame in usable.values()]
+        for name, picture in zip(begun, help_with(begun.values(), own, (DataError,)), strict=True):
             topic = self._topics[name]
             try:
                 images[name] = picture.result()

@@ -5,6 +5,7 @@ It knows no rclpy: frames come from the mailbox, the outcome goes to a function.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from wamdiff2_core.scene import EgoState, Failure, FailureKind, Scene
+from wamdiff2_ros.ahead import Ahead
 from wamdiff2_ros.asking import Answered, AnswersScenes, Asking, Drawn, Result
 from wamdiff2_ros.deadline_mode import DeadlineMode
 from wamdiff2_ros.frame_groups import FrameGroup
@@ -28,7 +30,7 @@ from wamdiff2_ros.stages import Stages, taken
 
 CANDIDATES = "candidates"  # a batch of its own, after the plan: it must not wait for them
 OUT_OF_DATE = "time went back, or a sender was started anew, while this was answered"
-DECODERS = 2  # pictures that are decoded at a time
+DECODERS = max(1, min(4, (os.cpu_count() or 2) - 1))  # threads for pictures, beside the worker's own
 OWN_KEPT = 8  # answers looked at for what this node adds to a model's time
 
 
@@ -131,7 +133,8 @@ class Worker:
         self._asking = Asking(driver)
         self._deadline = deadline or DeadlineMode()
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="picture")
-        self._opener = Opener(topics, self._decoders)
+        self.ahead = Ahead(self._decoders, lambda: mailbox.waited_for)
+        self._opener = Opener(topics, self.ahead)
         self._mailbox = mailbox
         self._inputs = inputs
         self._topics = topics
@@ -190,6 +193,7 @@ class Worker:
                 start_s = time.monotonic()  # a further batch on this scene has waited for the ones before
                 prepared = replace(prepared, stages=taken(received_s, start_s, start_s))
             free_since_s = time.monotonic()
+        self.ahead.close()
         self._decoders.shutdown()
 
     def _if_of_this_time(self, group: FrameGroup, outcome: Outcome) -> Outcome:
