@@ -21,6 +21,7 @@ from wamdiff2_core.decode.result import DecodeResult, Status
 from wamdiff2_core.driver import Driver
 from wamdiff2_core.tasks import plan
 from wamdiff2_ros.driver_node import DriverNode
+from wamdiff2_ros.process import SWITCH_S
 from wamdiff2_ros.qos import OUTPUT
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,6 +62,7 @@ class NodeRun:
         """`sizes`: WIDTHxHEIGHT of the pictures by camera."""
         self.stats: list[Stats] = []
         self.trajectories = 0
+        sys.setswitchinterval(SWITCH_S)  # as run_node does
         self._context = Context()
         rclpy.init(context=self._context)
         values = {"cameras": list(sizes), "tasks": ["plan"], "checkpoint": str(CHECKPOINT), **parameters}

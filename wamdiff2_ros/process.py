@@ -23,6 +23,7 @@ from wamdiff2_core.errors import Wamdiff2Error
 from wamdiff2_ros.settings_report import parameter_file_warnings
 
 SUPERVISED = "WAMDIFF2_SUPERVISED"  # set by the supervisor: end when it is gone
+SWITCH_S = 0.0005  # that a callback may keep the thread that answers waiting for the interpreter; Python has 5 ms
 _PR_SET_PDEATHSIG = 1
 
 
@@ -48,6 +49,7 @@ def run_node(make_node: Callable[[], Any], args: list[str] | None = None) -> int
     here, because Python aborts when a thread is inside native code at its own exit.
     """
     die_with_supervisor()
+    sys.setswitchinterval(SWITCH_S)
     interrupted = threading.Event()
     # Only a note is made of a signal, and the loop below sees it: nothing is torn apart half-way, however many come.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from wamdiff2_core.errors import CheckpointError, DataError
 from wamdiff2_core.model.images import ImageFormat, fit, fitting_size, patchify, preprocess
@@ -47,6 +48,19 @@ def test_set_sizes_average_areas() -> None:
     expected = patchify(torch.from_numpy(np.round(mean).astype(np.uint8))[None], form)[0]
     assert (pixels[:240] - expected).abs().max() <= 1.0 / 127.5 + 1e-6  # half values may round either way
     assert form.tokens((320, 192)) == 60
+
+
+@pytest.mark.parametrize("size", [(320, 192), (64, 32), (28, 56), (7, 3)])
+def test_half_the_size_is_pillows_box_to_the_bit(size: tuple[int, int]) -> None:
+    form = ImageFormat(1, 1, 1)
+    smooth = np.linspace(0, 255, size[0] * 2)[None, :, None] + np.arange(size[1] * 2)[:, None, None] + np.arange(3)
+    for image in (
+        picture(size[0] * 2, size[1] * 2),
+        smooth.astype(np.uint8),
+        picture(size[0] * 4, size[1] * 2)[:, ::2],
+    ):
+        expected = np.asarray(Image.fromarray(np.ascontiguousarray(image)).resize(size, Image.Resampling.BOX))
+        assert np.array_equal(fit([image], [size], form)[0], expected)
 
 
 def test_an_image_of_the_right_size_is_untouched_and_views_are_fine() -> None:
