@@ -15,6 +15,7 @@ from wamdiff2_core import BlockDecoder, DecodingConfig
 from wamdiff2_core.decode.reference import clean_labels, full_logits, reference_generate
 from wamdiff2_core.decode.sampling import draw, row_seed
 from wamdiff2_core.decode.scaffold import Scaffold
+from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.masks import concat
 
 KINDS = list(product(("next", "same"), ("causal", "block_causal")))
@@ -151,5 +152,23 @@ def test_only_allowed_tokens_are_drawn() -> None:
 def test_draw_takes_the_token_at_the_uniform_number() -> None:
     logits = torch.tensor([0.2, 0.0, 0.3, 0.5, 0.0]).log().expand(1, 5, 5)
     uniforms = torch.tensor([[0.0, 0.1999, 0.2001, 0.4999, 1.0 - 2.0**-53]], dtype=torch.float64)
-    assert draw(logits, uniforms, 1.0).tolist() == [[0, 0, 2, 2, 3]]  # tokens 1 and 4 are impossible
-    assert draw(logits, uniforms, 1e-4).tolist() == [[3] * 5]
+    assert draw(logits, uniforms, torch.ones(1)).tolist() == [[0, 0, 2, 2, 3]]  # tokens 1 and 4 are impossible
+    assert draw(logits, uniforms, torch.tensor([1e-4])).tolist() == [[3] * 5]
+    pair = draw(logits.expand(2, 5, 5), uniforms.expand(2, 5), torch.tensor([0.0, 1.0]))
+    assert pair.tolist() == [[3] * 5, [0, 0, 2, 2, 3]]
+
+
+def test_greedy_and_drawn_rows_of_one_batch_are_those_of_calls_of_their_own() -> None:
+    decoder, ids = BlockDecoder(loaded("next", "causal")), prompt(5)[0]
+    config = DecodingConfig(block_size=4, steps=2, max_new_tokens=12, seed=5)
+    prefix = decoder.prefill(ids[:-1])
+    rows = [ids[-1:]] * 3
+    mixed = decoder.generate(rows, config=config, prefix=prefix, temperatures=[0.0, 1.0, 0.0])
+    greedy = decoder.generate(ids, config=config)
+    drawn = decoder.generate(rows, config=replace(config, temperature=1.0), prefix=prefix)
+    assert [mixed[0].tokens, mixed[2].tokens] == [greedy.tokens] * 2
+    assert mixed[1].tokens == drawn[1].tokens != greedy.tokens
+    with pytest.raises(ConfigError, match="expected one for each of 3 rows, got 2"):
+        decoder.generate(rows, config=config, prefix=prefix, temperatures=[0.0, 1.0])
+    with pytest.raises(ConfigError, match="temperature"):
+        decoder.generate(rows, config=config, prefix=prefix, temperatures=[0.0, 1.0, float("nan")])

@@ -131,9 +131,9 @@ def predict(
     allowed: Tensor | None,
     vocabulary: Vocabulary,
     uniforms: Tensor | None = None,
-    temperature: float = 0.0,
+    temperature: Tensor | None = None,
 ) -> Prediction:
-    """The most probable tokens of logits (R, W, V); with uniforms (R, W) tokens drawn at this temperature.
+    """The most probable tokens of logits (R, W, V); with uniforms (R, W) tokens drawn at temperatures (R,).
 
     The softmax runs over the allowed tokens (R, W, V) only; the mask token is never among them, but for upstream.
     Probability and certainty are the model's own, without temperature.
@@ -148,7 +148,7 @@ def predict(
     total = logits.logsumexp(-1)
     certainty = torch.exp(best - total)
     usable = usable & certainty.isfinite().all(-1)
-    if uniforms is None:
+    if uniforms is None or temperature is None:
         return Prediction(tokens, certainty, certainty, usable)
     tokens = draw(logits, uniforms, temperature)
     probability = torch.exp(logits.gather(-1, tokens[..., None])[..., 0] - total)

@@ -137,12 +137,13 @@ class BlockDecoder:
         scaffold: Scaffold | Sequence[Scaffold | None] | None = None,
         prefix: Prefix | None = None,
         max_new_tokens: Sequence[int] | None = None,
+        temperatures: Sequence[float] | None = None,
     ) -> DecodeResult | BatchResult:
         """Answer one prompt (1-D ids, or one row: a DecodeResult) or several (a BatchResult).
 
         pixel_values, image_grid_thw: the images of all rows, in order; each row takes as many as it has image tokens.
         scaffold: one for all rows, or one per row. prefix: what stands before every row (then input_ids hold only the
-        rest of the prompt). max_new_tokens: a limit per row instead of the config's.
+        rest of the prompt). max_new_tokens, temperatures: one per row instead of the config's.
         With a temperature, row i draws as it would alone with the seed `row_seed(config.seed, i)`.
         Raises ConfigError or DataError for settings and inputs that do not fit the model.
         """
@@ -152,13 +153,14 @@ class BlockDecoder:
         self._check(config, prefix, len(rows))
         features = encode(self.loaded, pixel_values, image_grid_thw)
         seen = time.perf_counter()
-        run = self._start(rows, features, image_grid_thw, config, prefix, _limits(max_new_tokens, config, len(rows)))
+        limits, heat = _limits(max_new_tokens, config, len(rows)), _temperatures(temperatures, config, len(rows))
+        run = self._start(rows, features, image_grid_thw, config, prefix, limits, heat)
         run.scaffolds = _scaffolds(scaffold, len(rows))
         run.clock(started, vision_ms=(seen - started) * 1e3, prefill_from=seen)
         results = run.finish()
         return results[0] if single else BatchResult(results)
 
-    def _start(self, rows, features, image_grid_thw, config, prefix, limits) -> Run:  # type: ignore[no-untyped-def]
+    def _start(self, rows, features, image_grid_thw, config, prefix, limits, heat) -> Run:  # type: ignore[no-untyped-def]
         """A run over these rows: prompt embedded, cache allocated, nothing computed yet."""
         order = prefix.length if prefix else 0
         position = prefix.next_position if prefix else 0
@@ -183,7 +185,8 @@ class BlockDecoder:
             last=prompt.lengths - 1 + tail,
             next_position=prompt.next_position,
             limits=limits,
-            sampler=sampler_of(config, len(rows)),
+            temperature=torch.tensor(heat, dtype=torch.float64, device=self.loaded.device),
+            sampler=sampler_of(config, heat),
         )
 
     def _cache(self, rows: int, capacity: int) -> KVCache:
@@ -209,6 +212,14 @@ def _limits(max_new_tokens: Sequence[int] | None, config: DecodingConfig, rows: 
     if len(max_new_tokens) != rows or min(max_new_tokens) < 1:
         raise ConfigError(f"max_new_tokens: expected {rows} integers >= 1, got {list(max_new_tokens)}")
     return list(max_new_tokens)
+
+
+def _temperatures(temperatures: Sequence[float] | None, config: DecodingConfig, rows: int) -> list[float]:
+    if temperatures is None:
+        return [config.temperature] * rows
+    if len(temperatures) != rows:
+        raise ConfigError(f"temperatures: expected one for each of {rows} rows, got {len(temperatures)}")
+    return [replace(config, temperature=float(one)).temperature for one in temperatures]
 
 
 def _scaffolds(scaffold: Scaffold | Sequence[Scaffold | None] | None, rows: int) -> list[Scaffold | None]:

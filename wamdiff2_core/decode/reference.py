@@ -30,7 +30,7 @@ def reference_generate(
     """Answer one prompt (N,). Same arguments and same tokens as BlockDecoder.generate on one row."""
     config = config or DecodingConfig()
     vocabulary = Vocabulary.of(loaded)
-    sampler = sampler_of(config, 1)
+    sampler, temperature = sampler_of(config, [config.temperature]), torch.tensor([config.temperature])
     eos = set(loaded.eos_token_ids)
     answer = torch.empty(0, dtype=torch.int64)
     confidences: list[float] = []
@@ -47,7 +47,7 @@ def reference_generate(
             )
             forwards += 1
             drawn = None if sampler is None else sampler.uniforms([0], state.masked)
-            seen = predict(logits[None], allowed, vocabulary, drawn, config.temperature)
+            seen = predict(logits[None], allowed, vocabulary, drawn, temperature)
             if not bool(seen.usable.all()):
                 steps.append(int(state.steps[0]) + 1)
                 return DecodeResult(answer.tolist(), Status.INVALID, confidences, steps, forwards)

@@ -52,6 +52,7 @@ class Run:
     last: Tensor | None  # (R,) index of each row's last real token in the padded prompt
     next_position: Tensor  # (R,)
     limits: list[int]
+    temperature: Tensor  # (R,)
     sampler: Sampler | None = None  # None: greedy
     scaffolds: list[Scaffold | None] = field(default_factory=list)
 
@@ -111,7 +112,7 @@ class Run:
         allowed = None if self.allowed is None else self.allowed[:, :width]
         drawn = None if self.sampler is None else self.sampler.uniforms(self.active, self.state.masked)[:, :width]
         logits = self.loaded.model.lm_head(hidden)
-        seen = predict(logits, allowed, self.vocabulary, drawn, self.config.temperature)
+        seen = predict(logits, allowed, self.vocabulary, drawn, self.temperature)
         if width < self.config.block_size:  # only the first position is open; the others keep what they have
             seen = seen.widened(self.config.block_size)
         if not bool(seen.usable.all()):
@@ -239,7 +240,7 @@ class Run:
         """Keep only these rows of everything that is per row."""
         self.cache.select(rows)
         self.state = self.state.select(rows)
-        self.alone, self.ahead = self.alone[rows], self.ahead[rows]
+        self.alone, self.ahead, self.temperature = self.alone[rows], self.ahead[rows], self.temperature[rows]
         self.allowed = None if self.allowed is None else self.allowed[rows]
         self.pending = [segment.rows(rows) for segment in self.pending]
         self.cos, self.sin = self.cos[rows], self.sin[rows]

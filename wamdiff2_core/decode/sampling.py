@@ -38,18 +38,20 @@ class Sampler:
         return numbers.to(masked.device)
 
 
-def sampler_of(config: DecodingConfig, rows: int) -> Sampler | None:
-    """What a call with these settings draws from; None when it is greedy."""
-    return Sampler(config, rows) if config.temperature > 0.0 else None
+def sampler_of(config: DecodingConfig, temperatures: Sequence[float]) -> Sampler | None:
+    """What a call whose rows have these temperatures draws from; None when all are greedy."""
+    return Sampler(config, len(temperatures)) if max(temperatures) > 0.0 else None
 
 
-def draw(logits: Tensor, uniforms: Tensor, temperature: float) -> Tensor:
+def draw(logits: Tensor, uniforms: Tensor, temperature: Tensor) -> Tensor:
     """Tokens (R, W) from softmax(logits / temperature) over (R, W, V), by inverse distribution: one number a token.
 
-    A token whose logit is -inf is never drawn. float64, because a float32 sum over a large vocabulary would round
-    rare tokens away.
+    temperature (R,), 0 takes the most probable token. A token whose logit is -inf is never drawn. float64, because a
+    float32 sum over a large vocabulary would round rare tokens away.
     """
-    best = logits.max(-1, keepdim=True).values
-    below = torch.exp((logits - best).double() / temperature).cumsum(-1)
+    best = logits.max(-1, keepdim=True)
+    heat = temperature.double()[:, None, None]
+    below = torch.exp((logits - best.values).double() / torch.where(heat > 0.0, heat, 1.0)).cumsum(-1)
     target = uniforms[..., None] * below[..., -1:]
-    return torch.searchsorted(below, target, right=True)[..., 0].clamp(max=logits.shape[-1] - 1)
+    drawn = torch.searchsorted(below, target, right=True)[..., 0].clamp(max=logits.shape[-1] - 1)
+    return torch.where(temperature[:, None] > 0.0, drawn, best.indices[..., 0])
