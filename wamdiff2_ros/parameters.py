@@ -57,7 +57,7 @@ class Settings:
     odometry_max_age_s: float = 0.5
     default_instruction: str = "follow the road"
     max_instruction_length: int = MAX_INSTRUCTION
-    max_question_length: int = MAX_QUESTION
+    max_question_length: int = 300
     overlay: bool = True
     markers: bool = True
     candidates: int = 0

@@ -11,7 +11,7 @@ from wamdiff2_core.scene import EgoState, Scene
 from wamdiff2_core.tasks import plan
 
 MAX_INSTRUCTION = 200  # characters
-MAX_QUESTION = 300
+MAX_QUESTION = 2000  # benchmarks write their options into the question
 MAX_ASPECT = 200.0
 
 
