@@ -12,8 +12,8 @@ from wamdiff2_core.errors import DataError
 
 NAMES = ("PERCEPTION_MCQ", "PERCEPTION_VQA", "PREDICTION_VQA", "PLANNING_VQA", "BEHAVIOR_MCQ")
 OWN_TEXT = """Rate the predicted answer to a driver's question from 0 to 100: how far does it say what the
-correct one says? 100: nothing is missing, wrong or added. 0: nothing of it is right. Take points for wrong objects, places, states,
-reasons and actions; style does not count.
+correct one says? 100: nothing is missing, wrong or added. 0: nothing of it is right. Take points for wrong objects,
+places, states, reasons and actions; style does not count.
 
 Question: "{QUESTION}"
 What the object looks like, if known: "{DESC}"
