@@ -98,11 +98,11 @@ class Driver:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ConfigError(f"count: expected an integer >= 1, got {count!r}")
         decoding = replace(self.decoding, temperature=temperature, seed=seed)
-        problem = scene_problem(scene, "plan", self._required(scene))
+        problem = scene_problem(scene, "plan", self.required(scene))
         if problem:
             return [Failure(FailureKind.INPUT, problem)] * count
-        pixels, grid = self._images(scene)
-        prompt = self._prompt(scene, "plan", self._image_tokens(grid))
+        pixels, grid = self.pixels(scene)
+        prompt = self.prompt(scene, "plan", grid)
         # All but the last token, which a model of the next token needs in each row, is shared.
         outputs = self._share(["plan"] * count, [prompt] * count, len(prompt.ids) - 1, pixels, grid, decoding)
         return [self._read(scene, "plan", *output) for output in outputs]  # type: ignore[misc]
@@ -125,12 +125,12 @@ class Driver:
         for index, (task, scene) in enumerate(requests):
             if task not in TASKS:
                 raise ConfigError(f"task: expected one of {', '.join(TASKS)}; got {task!r}")
-            problem = scene_problem(scene, task, self._required(scene))
+            problem = scene_problem(scene, task, self.required(scene))
             if problem:
                 results[index] = Failure(FailureKind.INPUT, problem)
         valid = [index for index in range(len(requests)) if index not in results]
         if valid:
-            pixels, grid = self._images(requests[valid[0]][1])
+            pixels, grid = self.pixels(requests[valid[0]][1])
             counts = self._image_tokens(grid)
             prompts = [self._prompt(requests[index][1], requests[index][0], counts) for index in valid]
             outputs = self._decode([requests[index][0] for index in valid], prompts, pixels, grid)
@@ -139,7 +139,7 @@ class Driver:
                 results[index] = self._read(scene, task, *output)
         return [results[index] for index in range(len(requests))]
 
-    def _required(self, scene: Scene) -> tuple[str, ...]:
+    def required(self, scene: Scene) -> tuple[str, ...]:
         """Ours: the checkpoint's cameras. Others see one image: the front camera, or the only one there is."""
         if not self.ours:
             return tuple(scene.images) if len(scene.images) == 1 else (FRONT,)
@@ -147,8 +147,17 @@ class Driver:
         absent = {name for name in self.optional_cameras if name not in scene.images}
         return tuple(name for name in self.image_sizes if name in (*self.cameras, *further) and name not in absent)
 
-    def _images(self, scene: Scene) -> tuple[torch.Tensor, torch.Tensor]:
-        names = self._required(scene)
+    def scaffold(self, task: str) -> Scaffold | None:
+        """What may stand where in the task's answers; None: anything."""
+        return self._scaffolds[task]
+
+    def prompt(self, scene: Scene, task: str, grid: torch.Tensor) -> Prompt:
+        """What the model is told for a task on a scene whose pictures have these patches (`pixels`)."""
+        return self._prompt(scene, task, self._image_tokens(grid))
+
+    def pixels(self, scene: Scene) -> tuple[torch.Tensor, torch.Tensor]:
+        """The scene's pictures as patches, and how many each has: pixel_values, grid_thw (images, 3)."""
+        names = self.required(scene)
         sizes = [self.image_sizes[name] for name in names] if self.ours else None
         images = [np.asarray(scene.images[name]) for name in names]
         return preprocess(images, sizes, self.image_format, partial(mapped, self._pool) if len(images) > 1 else map)

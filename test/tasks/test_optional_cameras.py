@@ -33,7 +33,7 @@ def test_an_optional_camera_may_be_missing_and_is_used_when_there(driver: Driver
     without, complete = lenient.ask(SCENE), lenient.ask(replace(SCENE, images=IMAGES))
     assert isinstance(without, Answer) or without.kind is not FailureKind.INPUT
     assert complete.text == driver.ask(replace(SCENE, images=IMAGES)).text
-    assert without.cost.tokens and len(lenient._required(SCENE)) == 1
+    assert without.cost.tokens and len(lenient.required(SCENE)) == 1
 
 
 def test_without_the_entry_every_camera_is_needed(driver: Driver) -> None:

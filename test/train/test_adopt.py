@@ -53,7 +53,7 @@ def test_plain_folder(plain, tmp_path):
 
 def tokens(driver: Driver, task: str) -> tuple[list[int], list[int]]:
     """Prompt and first tokens of the answer, greedily one after the other."""
-    pixels, grid = driver._images(scene())
+    pixels, grid = driver.pixels(scene())
     prompt = driver._prompt(scene(), task, driver._image_tokens(grid))
     ids, one = torch.tensor(prompt.ids), DecodingConfig(block_size=1)
     return list(prompt.ids), driver.decoder.generate(ids, pixels, grid, one, None, max_new_tokens=[12]).tokens

@@ -46,7 +46,7 @@ def test_prompt_and_pictures_are_the_drivers(folder, tmp_path, task):
     text = human_text(text, len(names)) if driver.ours else MODULES[task].upstream_prompt(scene)
     got = encode(folder, tmp_path, talk(text, answers(driver)[task], image=names, task=task))
 
-    pixels, grid = driver._images(scene)
+    pixels, grid = driver.pixels(scene)
     counts = (grid.prod(1) // driver.image_format.merge_size**2).tolist()
     prompt = driver._prompt(scene, task, counts)
     assert got.prompt.tolist() == list(prompt.ids)

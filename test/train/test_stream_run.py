@@ -33,7 +33,7 @@ def test_a_trained_upstream_checkpoint_drives(micro_folder, tmp_path, attention)
     checkpoint = Trainer(recipe).run()
     driver = Driver.from_checkpoint(checkpoint)
     assert driver.loaded.kind == "wamdiff2" and not driver.ours and driver.loaded.prediction == "next"
-    pixels, grid = driver._images(scene)
+    pixels, grid = driver.pixels(scene)
     asked = driver._prompt(scene, "plan", (grid.prod(1) // 4).tolist())
     for trained in (folder, checkpoint):
         sample = Encoder(trained, 1024)(Conversations([file])[0])

@@ -1,0 +1,1 @@
+"""Several plans for one scene, and which of them to drive: docs/candidates.md."""
