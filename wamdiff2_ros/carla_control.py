@@ -31,7 +31,14 @@ class ControlGate:
         self._control: VehicleControl | None = None
         self._stamp_s = self._received_s = -1e9
         self._now_s = 0.0
+        self._over = False
         self.counts: Counter[str] = Counter()
+
+    def end(self) -> None:
+        """Nothing is waited for any more."""
+        with self._arrived:
+            self._over = True
+            self._arrived.notify_all()
 
     def restart(self) -> None:
         """Another simulation begins: what was said before is of no use."""
@@ -70,8 +77,8 @@ class ControlGate:
             until_s = time.monotonic() + limit_s
             while self._stamp_s < self._now_s - 1e-6:
                 left_s = until_s - time.monotonic()
-                if left_s <= 0.0 or not self._arrived.wait(left_s):
-                    self.counts["late"] += 1
+                if self._over or left_s <= 0.0 or not self._arrived.wait(left_s):
+                    self.counts["late"] += not self._over
                     return False
             return True
 

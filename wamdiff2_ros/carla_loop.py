@@ -57,6 +57,7 @@ class BridgeLoop:
     def stop(self) -> bool:
         """End the loop and what it spawned. False if a call to the server does not come back."""
         self._stop.set()
+        self.gate.end()
         if self._thread.is_alive():
             self._thread.join(JOIN_S)
         return not self._thread.is_alive()

@@ -1,4 +1,4 @@
-"""A stand-in for a CARLA server and its client library, in this process: the same calls, a car on a plane, grey pictures.
+"""A stand-in for a CARLA server and its client library, in this process: the same calls, a car on a plane.
 
 Its car moves by formulas of its own in CARLA's left-handed frame (x forward, y right, yaw clockwise, degrees), so that
 a mistake in our conversions shows. What it proves is the bridge's logic, not CARLA's physics or rendering. Places,

@@ -1,4 +1,4 @@
-"""The CARLA bridge on a stand-in server: handedness, topics, the tick, silence, a server that goes, actors left behind."""
+"""The CARLA bridge on a stand-in server: handedness, topics, the tick, silence, lost servers, left actors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from carla_harness import Bridge  # noqa: E402
 from carla_stand_in import StandInActor, StandInServer, stand_in  # noqa: E402
 from diagnostic_msgs.msg import DiagnosticStatus  # noqa: E402
 from nav_msgs.msg import Odometry  # noqa: E402
-from nav_msgs.msg import Path as PathMsg
+from nav_msgs.msg import Path as PathMsg  # noqa: E402
 from rosgraph_msgs.msg import Clock  # noqa: E402
 from sensor_msgs.msg import CameraInfo, CompressedImage, Image, Imu, NavSatFix  # noqa: E402
 from std_msgs.msg import Float32, Int32, String  # noqa: E402
