@@ -14,90 +14,34 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from wamdiff2_core.control import Follower, FollowerConfig, Pose2D, VehicleControl, relative_pose
+from wamdiff2_core.control import FollowerConfig, Pose2D, VehicleControl, relative_pose
+from wamdiff2_core.controllers import FOLLOWER, WAYPOINT_PID, HeldPlan, PlanController, make_controller
 from wamdiff2_core.evaluate.machine import machine
 from wamdiff2_core.evaluate.summary import write_json
 from wamdiff2_core.evaluate.tables import markdown
-from wamdiff2_core.scene import PLAN_STEP_S
-from wamdiff2_core.trajectory import Trajectory, smooth_trajectory
-from wamdiff2_core.waypoint_pid import WaypointPid, WaypointPidConfig
 from wamdiff2_sim.roads.roadmap import load_map
 from wamdiff2_sim.roads.route import Route, plan_route
-from wamdiff2_sim.types import Pose, WorldState
+from wamdiff2_sim.types import WorldState
 from wamdiff2_sim.world import World
 
 STEP_S = 0.05
-CARLA_STEER_RAD = math.radians(70.0)
 NODE_M, PASSED_M = 50.0, 4.0  # route nodes lie so far apart; one nearer than this is behind us
 MOST_AGE_S = 1.0
 LIMIT_S = 240.0
 
 
-class Seen(NamedTuple):
-    """A plan (8, 2) in the frame of `pose`, from the moment `time_s` at `speed_mps`."""
-
-    points: np.ndarray
-    pose: Pose
-    time_s: float
-    speed_mps: float
-
-
-class Controller(Protocol):
-    """Pedals and steering for now. `target`: next route node in base_link, m."""
-
-    def __call__(self, plan: Seen, state: WorldState, target: tuple[float, float]) -> VehicleControl: ...
-
-
-class Ours:
-    """The follower; a plan is smoothed once."""
-
-    def __init__(self) -> None:
-        self._follower = Follower()
-        self._of: Seen | None = None
-        self._trajectory: Trajectory | None = None
-
-    def __call__(self, plan: Seen, state: WorldState, target: tuple[float, float]) -> VehicleControl:
-        del target  # the plan knows the route
-        if self._trajectory is None or plan is not self._of:
-            self._of, self._trajectory = plan, smooth_trajectory(plan.points, plan.speed_mps)
-        return self._follower.control(self._trajectory, plan.pose, state.ego, state.speed, STEP_S)
-
-
-class Usual:
-    """The usual PID; `gain` multiplies its steering."""
-
-    def __init__(self, gain: float = 1.0) -> None:
-        self._pid, self._gain = WaypointPid(), gain
-
-    def __call__(self, plan: Seen, state: WorldState, target: tuple[float, float]) -> VehicleControl:
-        points = from_now(plan, state.ego, state.time - plan.time_s)
-        made = self._pid.control(points, state.speed, target)
-        return replace(made, steer=float(np.clip(self._gain * made.steer, -1.0, 1.0)))
-
-
-CONTROLLERS: dict[str, Callable[[], Controller]] = {
-    "follower": Ours,
-    "usual": Usual,
-    "usual_scaled": lambda: Usual(CARLA_STEER_RAD / FollowerConfig().max_steer_rad),
+CONTROLLERS: dict[str, Callable[[], PlanController]] = {
+    "follower": lambda: make_controller(FOLLOWER),
+    "usual": lambda: make_controller(WAYPOINT_PID, full_steer_rad=0.0),
+    "usual_scaled": lambda: make_controller(WAYPOINT_PID, FollowerConfig().max_steer_rad),
 }
-
-
-def from_now(plan: Seen, pose: Pose, age_s: float) -> np.ndarray:
-    """The plan's places at 0.5, 1.0, ... s from now, in base_link of now; as many as the PID looks at."""
-    times = age_s + PLAN_STEP_S * np.arange(1, WaypointPidConfig().points + 1)
-    known = PLAN_STEP_S * np.arange(len(plan.points) + 1)
-    path = np.vstack([np.zeros((1, 2)), plan.points])
-    places = np.column_stack([np.interp(times, known, path[:, axis]) for axis in (0, 1)])
-    return pose.to_local(plan.pose.to_map(places))
 
 
 def route_nodes(route: Route) -> np.ndarray:
@@ -139,23 +83,24 @@ class Job:
         return [self.controller, self.timing, self.town, self.seed]
 
 
-def drive(world: World, controller: Controller, timing: Timing) -> dict[str, object]:
+def drive(world: World, controller: PlanController, timing: Timing) -> dict[str, object]:
     """Drive the world's route on expert plans; the drive's score, and how it felt and held its lane."""
     nodes = route_nodes(world.route)
-    pending: deque[Seen] = deque()
-    active: Seen | None = None
+    pending: deque[HeldPlan] = deque()
+    active: HeldPlan | None = None
     next_plan_s = world.state.time
     rows = []
     while not world.done and world.state.time < LIMIT_S:
         state = world.state
         if state.time >= next_plan_s - 1e-9:
             next_plan_s = state.time + timing.period_s
-            pending.append(Seen(np.asarray(world.expert_plan()), state.ego, state.time, state.speed))
+            pending.append(HeldPlan(np.asarray(world.expert_plan()), state.ego, state.time, state.speed))
         while pending and pending[0].time_s + timing.latency_s <= state.time + 1e-9:
             active = pending.popleft()
         control = VehicleControl(brake=1.0)
         if active is not None and state.time - active.time_s <= MOST_AGE_S:
-            control = controller(active, state, next_node(world.route, nodes, state))
+            target = next_node(world.route, nodes, state)
+            control = controller.control(active, state.ego, state.time, state.speed, target, STEP_S)
         lateral = world.route.project(np.array([state.ego.x, state.ego.y]), state.route_s)[1]
         rows.append((state.time, lateral, control.steer, state.acceleration, state.speed))
         world.step(control, STEP_S)

@@ -81,6 +81,25 @@ def test_standing_plans_stand_and_a_plan_from_standstill_starts(name: str) -> No
     assert start.throttle > 0.1 and start.brake == 0.0
 
 
+def test_the_follower_steers_for_the_curvature_before_there_is_an_error() -> None:
+    radius, speed = 20.0, 6.0
+    angles = speed / radius * 0.5 * np.arange(1, 9)
+    circle = np.column_stack([radius * np.sin(angles), radius * (1.0 - np.cos(angles))])
+    made = make_controller("follower").control(HeldPlan(circle, POSE, 0.0, speed), POSE, 0.0, speed)
+    expected = math.atan(FollowerConfig().wheelbase_m / radius) / FollowerConfig().max_steer_rad
+    assert made.steer == pytest.approx(expected, rel=0.1)
+
+
+def test_the_followers_integral_does_not_wind_up_while_the_pedal_is_down() -> None:
+    ahead = np.column_stack([6.0 * np.arange(1, 9), np.zeros(8)])  # 12 m/s
+    plan = HeldPlan(ahead, POSE, 0.0, 12.0, smooth_trajectory(ahead, 12.0))
+    patient, fresh = make_controller("follower"), make_controller("follower")
+    for _ in range(400):  # 20 s against a hill: full throttle, and no faster
+        assert patient.control(plan, POSE, 0.0, 2.0).throttle == 1.0
+    now = (plan, POSE, 0.0, 12.0)
+    assert patient.control(*now).throttle == pytest.approx(fresh.control(*now).throttle, abs=0.01)
+
+
 def test_names_and_units_are_checked() -> None:
     with pytest.raises(ConfigError, match="follower, waypoint_pid"):
         make_controller("pid")
