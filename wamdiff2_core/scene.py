@@ -135,11 +135,15 @@ class Box:
 
 @dataclass(frozen=True)
 class Detections:
-    """Boxes in the front camera, possibly none: an empty tuple means the model said "nothing there"."""
+    """Boxes in the front camera, possibly none: an empty tuple means the model said "nothing there".
+
+    dropped: boxes of the answer that no rectangle has, and that are left out here.
+    """
 
     boxes: tuple[Box, ...]
     text: str = ""
     cost: Cost = field(default_factory=Cost)
+    dropped: int = 0
 
 
 @dataclass(frozen=True)

@@ -185,6 +185,20 @@ def test_boxes_are_strict(text: str, form: str, kind: FailureKind) -> None:
     assert isinstance(result, Failure) and result.kind is kind
 
 
+def test_an_impossible_box_is_left_out_and_counted() -> None:
+    """One box whose digits do not fit takes nothing from the others; with none left the answer is refused."""
+    for text, form in (
+        ("car 300002 100400;car 100002 200400;car 100002 100400;", "fixed"),
+        ('[{"bbox_2d": [3, 2, 1, 4], "label": "car"}, {"bbox_2d": [100, 2, 200, 400], "label": "car"}, '
+         '{"bbox_2d": [1, 2, 3, 1001], "label": "car"}]', "qwen3vl_json"),
+    ):  # fmt: skip
+        result = detect.parse(text, form)
+        assert isinstance(result, Detections)
+        assert [box.xyxy for box in result.boxes] == [(100, 2, 200, 400)] and result.dropped == 2
+    whole = detect.parse("car 100002 200400;")
+    assert isinstance(whole, Detections) and whole.dropped == 0
+
+
 def test_boxes_in_qwens_fence_and_nothing_there() -> None:
     fenced = detect.parse('```json\n[\n\t{"bbox_2d": [1, 2, 30, 40], "label": "traffic light"}\n]\n```', "qwen3vl_json")
     assert isinstance(fenced, Detections) and fenced.boxes[0].label == "traffic light"

@@ -13,9 +13,8 @@ from wamdiff2_core.decode.scaffold import Scaffold
 from wamdiff2_core.distill.batch import RingBatch
 from wamdiff2_core.distill.data import Feeder, Ring, wait_for
 from wamdiff2_core.distill.forward import Pass, hidden_states, taken
-from wamdiff2_core.distill.layout import Layout, first_of_block
+from wamdiff2_core.distill.layout import Layout, decoding_at, first_of_block
 from wamdiff2_core.distill.samples import DataSpec
-from wamdiff2_core.distill.step import decoding_at
 from wamdiff2_core.model.checkpoint import LoadedModel
 from wamdiff2_core.model.tokenizer import TextTokenizer
 from wamdiff2_core.model.vision import encode_batch

@@ -12,7 +12,7 @@ CODE=${CODE:-/tmp/code} SITE=${SITE:-/tmp/site}                                #
 PYTHON=${PYTHON:-python3}
 DEVICE=${DEVICE:-cuda:0}                  # cuda:0 (each process sees one GPU only) or cpu
 TRAIN_GPUS=${TRAIN_GPUS:-0 1}             # one training process for each; they share the rows between them
-ROWS=${ROWS:-teacher_ar,teacher_blocks,base,ar,stage1,direct,stage2,stage3,kl,ar_teacher,same} SEEDS=${SEEDS:-0,1,2}
+ROWS=${ROWS:-base,teacher_ar,ar,stage1,teacher_blocks,stage2,stage3,direct,kl,ar_teacher,truth,same} SEEDS=${SEEDS:-0,1,2}
 VISION_FROM=${VISION_FROM-checkpoints/tiny} # of the tree: whose vision tower the random models start with ("": random)
 BASE=${BASE-}                            # of the tree: a finished autoregressive checkpoint to start from, as row `base`
 OVERRIDES=${OVERRIDES:-}                  # of recipes: key=value ROW.key=value ...

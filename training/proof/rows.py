@@ -11,7 +11,7 @@ from pathlib import Path
 
 from wamdiff2_core.errors import ConfigError
 
-RANDOM = {"random": "", "random_large": "large"}  # random weights and their size for training.build_tiny
+BUILT = {"random": "", "grown": "base"}  # made without training: random weights, or grown from the row named
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ DIFFUSION = Decoding(32, 3, 0.6, "ordered")
 
 @dataclass(frozen=True)
 class Row:
-    """A row's recipe is training/recipes/NAME.yaml. `init`, `teacher`: rows whose checkpoints it needs ("" none).
+    """A row's recipe is training/recipes/NAME.yaml. `init`, `teacher`, `answers`: rows whose checkpoints it needs ("":
+    none), to start from, to learn from token by token, and to take whole answers from.
 
     once: trained with seed 0 only, whatever the seed of the row that needs it.
     """
@@ -38,6 +39,7 @@ class Row:
     name: str
     init: str
     teacher: str = ""
+    answers: str = ""
     once: bool = False
     decoding: Decoding = DIFFUSION
 
@@ -45,20 +47,21 @@ class Row:
 ROWS = {
     row.name: row
     for row in (
-        Row("teacher_ar", "random_large", once=True, decoding=AUTOREGRESSIVE),
-        Row("teacher_blocks", "teacher_ar", once=True),
         Row("base", "random", once=True, decoding=AUTOREGRESSIVE),
+        Row("teacher_ar", "grown", once=True, decoding=AUTOREGRESSIVE),
         Row("ar", "base", decoding=AUTOREGRESSIVE),
-        Row("stage1", "base"),
-        Row("direct", "base"),
-        Row("stage2", "stage1", teacher="stage1"),
-        Row("stage3", "stage2", teacher="teacher_blocks"),
-        Row("kl", "stage2", teacher="teacher_blocks"),
-        Row("ar_teacher", "stage2", teacher="teacher_ar"),
-        Row("same", "base", once=True),
+        Row("stage1", "base", answers="teacher_ar"),
+        Row("teacher_blocks", "teacher_ar", answers="teacher_ar", once=True),
+        Row("stage2", "stage1", teacher="stage1", answers="teacher_ar"),
+        Row("stage3", "stage2", teacher="teacher_blocks", answers="teacher_ar"),
+        Row("direct", "base", answers="teacher_ar"),
+        Row("kl", "stage2", teacher="teacher_blocks", answers="teacher_ar"),
+        Row("ar_teacher", "stage2", teacher="teacher_ar", answers="teacher_ar"),
+        Row("truth", "base", once=True),
+        Row("same", "base", answers="teacher_ar", once=True),
     )
 }
-ORDER = (*RANDOM, *ROWS)
+ORDER = ("random", "base", "grown", *(row for row in ROWS if row != "base"))
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,12 @@ class Run:
         return self.folder(root) / "checkpoint"
 
     def needs(self) -> dict[str, Run]:
-        """The runs whose checkpoints this one starts from and learns from: {"init": .., "teacher": ..}."""
-        if self.row in RANDOM:
-            return {}
-        row = ROWS[self.row]
-        parts = {"init": row.init, "teacher": row.teacher}
+        """The runs whose checkpoints this one needs: {"init": .., "teacher": .., "answers": ..}."""
+        if self.row in BUILT:
+            parts = {"init": BUILT[self.row]}
+        else:
+            row = ROWS[self.row]
+            parts = {"init": row.init, "teacher": row.teacher, "answers": row.answers}
         return {part: run_of(name, self.seed) for part, name in parts.items() if name}
 
     def done(self, root: Path) -> bool:
@@ -103,19 +107,19 @@ class Run:
 
 def run_of(row: str, seed: int) -> Run:
     """The run of a row that belongs to this seed."""
-    return Run(row, 0 if row in RANDOM or ROWS[row].once else seed)
+    return Run(row, 0 if row in BUILT or ROWS[row].once else seed)
 
 
 def runs_of(rows: Sequence[str], seeds: Sequence[int]) -> list[Run]:
-    """Runs in the order of training: seed by seed, what others need first, the random weights of each before it."""
+    """Runs in the order of training: seed by seed, what others need first, with what is only built before it."""
     unknown = [name for name in rows if name not in ROWS]
     if unknown or not rows or not seeds:
         raise ConfigError(f"rows {unknown or rows} of seeds {seeds}: expected rows of {', '.join(ROWS)} and seeds")
     wanted = {run_of(name, seed) for name in rows for seed in seeds}
-    wanted |= {need for run in wanted for need in run.needs().values() if need.row in RANDOM}
+    wanted |= {need for run in wanted for need in run.needs().values() if need.row in BUILT}
     return sorted(wanted, key=lambda run: (run.seed, ORDER.index(run.row)))
 
 
 def trained(rows: Sequence[str], seeds: Sequence[int]) -> Iterator[Run]:
-    """The same without random weights: what is evaluated."""
-    return (run for run in runs_of(rows, seeds) if run.row not in RANDOM)
+    """The same without what is only built: what is evaluated."""
+    return (run for run in runs_of(rows, seeds) if run.row not in BUILT)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from training.proof.rows import RANDOM, Run, runs_of
+from training.proof.rows import BUILT, Run, runs_of
 from wamdiff2_core.distill.recipe import Recipe, load_recipe
 from wamdiff2_core.errors import ConfigError
 
@@ -88,7 +88,7 @@ class Session:
         """Train all runs to their end. 0: all done; 1: some failed or were skipped; 3: the device is lost."""
         runs = runs_of(self.plan.rows, self.plan.seeds)
         for run in runs:
-            if run.row not in RANDOM:
+            if run.row not in BUILT:
                 self.plan.recipe(run)  # a bad recipe stops us now, not in ten minutes
             (run.folder(self.plan.root) / "FAILED").unlink(missing_ok=True)
         since = time.monotonic()
@@ -124,7 +124,7 @@ class Session:
         print(f"=== {run.label} on {self.plan.device}", flush=True)
         folder = run.folder(self.plan.root)
         try:
-            facts = self._build(run) if run.row in RANDOM else self._train(run)
+            facts = self._build(run) if run.row in BUILT else self._train(run)
         except Exception as error:  # whatever is wrong with one row must not end the others
             text = "".join(traceback.format_exception(error))
             (folder / "FAILED").write_text(text)
@@ -148,15 +148,14 @@ class Session:
         return {"steps": trainer.clock.step, "wall_s": round(time.monotonic() - began, 1), "device": recipe.device}
 
     def _build(self, run: Run) -> dict:
-        """Random weights, by the same command as by hand; the folder appears whole or not at all."""
+        """What needs no training, by the same command as by hand; the folder appears whole or not at all."""
         target = run.checkpoint(self.plan.root)
         if not (target / "config.json").is_file():
             new = target.with_name(f".new-{uuid.uuid4().hex[:8]}")
-            size = ["--size", RANDOM[run.row]] if RANDOM[run.row] else []
-            eyes = ["--vision-from", str(self.plan.vision_from)] if self.plan.vision_from else []
-            build = ["--out", str(new), "--seed", str(run.seed), *size, *eyes]
-            command = [sys.executable, "-m", "training.build_tiny", *build]
-            subprocess.run(command, check=True)
+            needs = [str(need.checkpoint(self.plan.root)) for need in run.needs().values()]
+            eyes = ["--vision-from", str(self.plan.vision_from)] if self.plan.vision_from and not needs else []
+            how = ["training.grow", *needs] if needs else ["training.build_tiny", *eyes]
+            subprocess.run([sys.executable, "-m", *how, "--out", str(new), "--seed", str(run.seed)], check=True)
             os.replace(new, target)
         return {}
 

@@ -5,6 +5,7 @@ R rows of C answer positions; row r has `length[r]` live positions, a multiple o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,11 +18,19 @@ T_MIN = 0.02
 
 @dataclass(frozen=True)
 class Corruption:
-    """noisy (R, C) ids with masks in place; masked (R, C) bool; t (R, C) noise level of each position's block."""
+    """noisy (R, C) ids with masks in place; masked (R, C) bool; t (R, C) noise level of each position's block.
+
+    Several draws of the same answers stand side by side in one of (R, K * C).
+    """
 
     noisy: Tensor
     masked: Tensor
     t: Tensor
+
+    @classmethod
+    def side_by_side(cls, draws: Sequence[Corruption]) -> Corruption:
+        """K corruptions of (R, C) as one."""
+        return cls(*(torch.cat([getattr(one, name) for one in draws], 1) for name in ("noisy", "masked", "t")))
 
 
 def block_noise(
@@ -62,11 +71,13 @@ def corrupt(
     generator: torch.Generator | None = None,
     ranks: Tensor | None = None,
     ordered_share: float = 0.0,
+    part: tuple[int, int] = (0, 1),
 ) -> Corruption:
     """Mask each free live position with probability t of its block, at least one per block that has a free position.
 
     answer, given: (R, C); length, block: (R,). Given (scaffold) and dead positions are never masked. ranks (R, C):
     order in which the rule "ordered" decides positions, -1 for none; a share of the rows is masked as it meets them.
+    part (k, n): this is draw k of n; together the draws meet early and late steps of that rule equally often.
     """
     rows, positions = answer.shape
     device = answer.device
@@ -75,23 +86,26 @@ def corrupt(
     masked = free & (torch.rand(rows, positions, device=device, generator=generator) < t)
     if ranks is not None and ordered_share > 0.0:
         chosen = torch.rand(rows, 1, device=device, generator=generator) < ordered_share
-        late, level = later_ranks(ranks, block, generator)
+        late, level = later_ranks(ranks, block, generator, part)
         masked = torch.where(chosen & (ranks >= 0), free & late, masked)
         t = torch.where(chosen & (ranks >= 0), level.clamp(t_min, 1.0), t)
     masked |= first_choice(free, masked, block, generator)
     return Corruption(torch.where(masked, mask_token_id, answer), masked, t)
 
 
-def later_ranks(ranks: Tensor, block: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+def later_ranks(
+    ranks: Tensor, block: Tensor, generator: torch.Generator | None = None, part: tuple[int, int] = (0, 1)
+) -> tuple[Tensor, Tensor]:
     """(R, C) bool: positions of each block from a random rank on, as the rule "ordered" finds them before one of its
-    steps; and (R, C) the share of ranks that are still open there.
+    steps; and (R, C) the share of ranks that are still open there. part (k, n): from stratum k of n.
     """
     rows, positions = ranks.shape
     levels = ranks.amax(1, keepdim=True) + 1  # (R, 1)
     point = torch.rand(rows, positions, device=ranks.device, generator=generator).gather(
         1, block_index(block, positions)
     )
-    decided = (point * levels).long()  # of each block: so many ranks are decided, never all
+    # of each block: so many ranks are decided, never all
+    decided = ((point + part[0]) / part[1] * levels).long().minimum(levels - 1)
     return ranks >= decided, (levels - decided) / levels.clamp(min=1)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -59,6 +59,7 @@ class Ring:
             for (w, h), n in zip(spec.groups(), cameras, strict=True)
         ]
         self.ranks = {task: _ranks(task, spec.answer_room[task]).to(device) for task in TASKS}
+        self.taught: Taught | None = None  # answers that stand for the truth while this is set
         self.tables: dict[str, dict[str, Tensor]] = {}
         for task in TASKS:
             like = TaskArrays.empty(1, spec.prompts[task], spec.prompt_room[task], spec.answer_room[task])
@@ -86,6 +87,8 @@ class Ring:
             for task, table in self.tables.items():
                 for name in _ROW_FIELDS:
                     table[name][target].copy_(tensor(getattr(frames.tasks[task], name))[source], non_blocking=True)
+            if self.taught is not None:
+                self.taught.forget(target)
             taken += size
             self.seen += size
             self.filled = min(self.capacity, self.filled + size)
@@ -135,6 +138,8 @@ class Ring:
         there = pick < have
         pick = pick.clamp(max=table["prompt"].shape[1] - 1)
         part = {name: table[name][chosen, pick] for name in _ROW_FIELDS if name != "rows"}
+        if self.taught is not None:
+            part |= self.taught.in_place_of(task, chosen, part)
         return Rows(
             prompt=part["prompt"].long(),
             prompt_length=torch.where(there, part["prompt_length"].long(), 0),
@@ -146,6 +151,42 @@ class Ring:
             frame=torch.arange(chosen.shape[0], device=self.device),
             task=torch.full_like(chosen, number),
         )
+
+
+class Taught:
+    """A teacher's answers to the frames of a ring, where it gave one that can be used; elsewhere the truth stays."""
+
+    def __init__(self, ring: Ring, tasks: Sequence[str]) -> None:
+        room, device = ring.spec.answer_room, ring.device
+        self.answers = {
+            task: torch.zeros(ring.capacity, room[task], dtype=ring.tables[task]["answer"].dtype, device=device)
+            for task in tasks
+        }
+        self.lengths = {task: torch.zeros(ring.capacity, dtype=torch.int64, device=device) for task in tasks}
+        self.asked = torch.zeros(ring.capacity, dtype=torch.bool, device=device)
+
+    def open_frames(self, filled: int) -> Tensor:
+        """Frames that the teacher has not seen yet."""
+        return (~self.asked[:filled]).nonzero()[:, 0]
+
+    def forget(self, frames: slice) -> None:
+        """Other frames stand there now."""
+        self.asked[frames] = False
+        for lengths in self.lengths.values():
+            lengths[frames] = 0
+
+    def put(self, task: str, frames: Tensor, answer: Tensor, length: Tensor, usable: Tensor) -> None:
+        """Answers (n, C) of lengths (n,) to frames (n,)."""
+        self.answers[task][frames] = answer.to(self.answers[task].dtype)
+        self.lengths[task][frames] = torch.where(usable, length, 0)
+
+    def in_place_of(self, task: str, chosen: Tensor, truth: dict[str, Tensor]) -> dict[str, Tensor]:
+        """answer and answer_length of the chosen frames: the teacher's, or the truth."""
+        if task not in self.answers:
+            return {}
+        length = self.lengths[task][chosen]
+        answer = torch.where((length > 0)[:, None], self.answers[task][chosen], truth["answer"])
+        return {"answer": answer, "answer_length": torch.where(length > 0, length, truth["answer_length"].long())}
 
 
 def _ranks(task: str, room: int) -> Tensor:

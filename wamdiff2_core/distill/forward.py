@@ -39,16 +39,27 @@ def text_layer(layer: nn.Module, hidden: Tensor, cos: Tensor, sin: Tensor, mask:
 
     cos, sin (S, L, 1, D); mask: see attention.prepared.
     """
-    attention, mlp, cast = layer.self_attn, layer.mlp, mask.cast
-    rows, length, _ = hidden.shape
+    query, key, value = projected(layer, hidden, cos, sin, mask.cast)
+    return mixed_in(layer, hidden, attend(query, key, value, mask, layer.self_attn.scaling))
+
+
+def projected(
+    layer: nn.Module, hidden: Tensor, cos: Tensor, sin: Tensor, cast: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries (S, heads, L, D), keys and values (S, KV heads, L, D) of a text layer."""
+    attention = layer.self_attn
     x = _normed(layer.input_layernorm, hidden).to(cast)
-    heads = (rows, length, -1, attention.head_dim)
+    heads = (*hidden.shape[:2], -1, attention.head_dim)
     query = _turned(_normed(attention.q_norm, attention.q_proj(x).view(heads)), cos, sin).to(cast).transpose(1, 2)
     key = _turned(_normed(attention.k_norm, attention.k_proj(x).view(heads)), cos, sin).to(cast).transpose(1, 2)
-    value = attention.v_proj(x).view(heads).transpose(1, 2).to(cast)
-    mixed = attend(query, key, value, mask, attention.scaling)
-    hidden = hidden + attention.o_proj(mixed.transpose(1, 2).reshape(rows, length, -1))
-    x = _normed(layer.post_attention_layernorm, hidden).to(cast)
+    return query, key, attention.v_proj(x).view(heads).transpose(1, 2).to(cast)
+
+
+def mixed_in(layer: nn.Module, hidden: Tensor, mixed: Tensor) -> Tensor:
+    """The rest of a text layer: what attention found, mixed (S, heads, L, D), and the feed-forward part."""
+    mlp = layer.mlp
+    hidden = hidden + layer.self_attn.o_proj(mixed.transpose(1, 2).flatten(2))
+    x = _normed(layer.post_attention_layernorm, hidden).to(mixed.dtype)
     return hidden + mlp.down_proj(mlp.act_fn(mlp.gate_proj(x)) * mlp.up_proj(x))
 
 
@@ -96,14 +107,8 @@ def encode_frames(
 def hidden_states(model: nn.Module, packed: Packed, visual: Visual | None, how: Pass) -> Tensor:
     """(S, L, H) fp32 after the final norm."""
     text = model.model.language_model
-    hidden = text.embed_tokens(packed.ids)
-    deep: list[Tensor] = []
-    if visual is not None:
-        is_image = (packed.image_at >= 0)[..., None]
-        hidden = torch.where(is_image, placed(visual.merged, packed.image_at).to(hidden.dtype), hidden)
-        deep = [placed(level, packed.image_at) for level in visual.deepstack]
-    hidden = hidden.float()
-    cos, sin = (part.to(how.cast)[:, :, None] for part in text.rotary_emb(hidden, packed.positions))
+    hidden, deep = embedded(text, packed, visual)
+    cos, sin = turns(text, hidden, packed.positions, how.cast)
     mask = prepared(packed.mask, how.cast)
     for number, layer in enumerate(text.layers):
         if how.checkpointing and torch.is_grad_enabled():
@@ -112,6 +117,27 @@ def hidden_states(model: nn.Module, packed: Packed, visual: Visual | None, how: 
             hidden = how.layer(layer, hidden, cos, sin, mask)
         if number < len(deep):
             hidden = hidden + deep[number].to(hidden.dtype)
+    return last_norm(text, hidden)
+
+
+def embedded(text: nn.Module, packed: Packed, visual: Visual | None) -> tuple[Tensor, list[Tensor]]:
+    """(S, L, H) fp32 of tokens and images, and what is added behind the first layers, one (S, L, H) each."""
+    hidden = text.embed_tokens(packed.ids)
+    deep: list[Tensor] = []
+    if visual is not None:
+        is_image = (packed.image_at >= 0)[..., None]
+        hidden = torch.where(is_image, placed(visual.merged, packed.image_at).to(hidden.dtype), hidden)
+        deep = [placed(level, packed.image_at) for level in visual.deepstack]
+    return hidden.float(), deep
+
+
+def turns(text: nn.Module, hidden: Tensor, positions: Tensor, cast: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin (S, L, 1, D) of rotary positions (3, S, L)."""
+    cos, sin = text.rotary_emb(hidden, positions)
+    return cos.to(cast)[:, :, None], sin.to(cast)[:, :, None]
+
+
+def last_norm(text: nn.Module, hidden: Tensor) -> Tensor:
     return _normed(text.norm, hidden)
 
 

@@ -60,7 +60,7 @@ class Rows:
         return replace(self, prompt_positions=self.prompt_positions[:, index], ranks=ranks, **parts)
 
     def packed(self, live: Tensor, block: Tensor, noisy: Tensor | None, how: Layout) -> Packed:
-        """These rows as sequences [prompt | clean] or, with noisy answers (R, C), [prompt | clean | noisy]."""
+        """These rows as [prompt | clean] or, with K noisy answers (R, K * C), as [prompt | clean | noisy ...]."""
         return pack(self, live, block, noisy, how)
 
     def live_length(self, block: Tensor) -> Tensor:
@@ -74,8 +74,8 @@ class Packed:
     """S sequences of L tokens, ready for the model, and where the answers of R conversations stand in them.
 
     ids (S, L), positions (3, S, L); mask: who sees whom, (S, L, L) bool (query, key) or a FlexAttention BlockMask;
-    image_at (S, L): row of the table of image features, -1 for text. clean_at, noisy_at (R, C): place in the flattened
-    (S * L) tokens of the one whose output predicts an answer token, from the clean and from the noisy stream
+    image_at (S, L): row of the table of image features, -1 for text. clean_at (R, C), noisy_at (R, K * C): place in the
+    flattened (S * L) tokens of the one whose output predicts an answer token, from the clean and from the noisy stream
     (None: there is no noisy stream).
     """
 
@@ -99,12 +99,19 @@ def stream_labels(rows: Rows, live: Tensor, block: Tensor) -> Labels:
     return concat([prompt, _labels(Part.CLEAN, answer_at, answer_at < live[:, None], block)])
 
 
-def packed_labels(rows: Rows, live: Tensor, block: Tensor) -> Labels:
-    """Labels (R, P + 2C) with the noisy copy behind the clean answer."""
+def packed_labels(rows: Rows, live: Tensor, block: Tensor, copies: int = 1) -> Labels:
+    """Labels (R, P + C + copies * C) with the noisy copies behind the clean answer."""
     stream = stream_labels(rows, live, block)
     clean = stream[:, rows.prompt.shape[1] :]
     noisy = torch.where(clean.part == Part.CLEAN, int(Part.NOISY), clean.part)
-    return concat([stream, Labels(noisy, clean.block, clean.order)])
+    return concat([stream, *[Labels(noisy, clean.block, clean.order)] * copies])
+
+
+def copies_apart(prompt: int, answer: int, copies: int, device: torch.device) -> Tensor:
+    """(L, L) bool: True unless query and key stand in two different ones of the noisy copies."""
+    copy = torch.arange(prompt + answer + copies * answer, device=device)
+    copy = torch.div(copy - prompt, answer, rounding_mode="floor").clamp(min=0)  # 0: prompt and clean answer
+    return (copy[None, :] == 0) | (copy[None, :] == copy[:, None])
 
 
 def _labels(part: Part, order: Tensor, real: Tensor, block: Tensor) -> Labels:
@@ -122,18 +129,23 @@ def answer_positions(rows: Rows) -> Tensor:
 def pack(rows: Rows, live: Tensor, block: Tensor, noisy: Tensor | None, how: Layout) -> Packed:
     """Put the segments of padded rows together; without `noisy` it is the plain row [prompt | clean]."""
     at = answer_positions(rows)
+    (prompt, room), copies = (rows.prompt.shape[1], rows.answer.shape[1]), 0
     ids, positions, labels = [rows.prompt, rows.answer], [rows.prompt_positions, at], stream_labels(rows, live, block)
     if noisy is not None:
-        ids, positions, labels = [*ids, noisy], [*positions, at], packed_labels(rows, live, block)
+        copies = noisy.shape[1] // room
+        ids, positions = [*ids, noisy], [*positions, *[at] * copies]
+        labels = packed_labels(rows, live, block, copies)
     joined = torch.cat(ids, 1)
-    clean_at, noisy_at = predictors(rows, joined.shape[1], how.prediction)
-    image_at = F.pad(image_slots(rows, how), (0, joined.shape[1] - rows.prompt.shape[1]), value=-1)
+    clean_at, noisy_at = predictors(rows, joined.shape[1], how.prediction, copies)
+    image_at = F.pad(image_slots(rows, how), (0, joined.shape[1] - prompt), value=-1)
     mask = attention_mask(labels, labels, how.context)
+    if copies > 1:
+        mask &= copies_apart(prompt, room, copies, mask.device)
     return Packed(joined, torch.cat(positions, 2), mask, image_at, clean_at, noisy_at if noisy is not None else None)
 
 
-def predictors(rows: Rows, length: int, prediction: str) -> tuple[Tensor, Tensor]:
-    """(R, C) twice: where in rows of `length` tokens the predictors of answer tokens stand, clean and noisy.
+def predictors(rows: Rows, length: int, prediction: str, copies: int = 1) -> tuple[Tensor, Tensor]:
+    """(R, C), (R, copies * C): where in rows of `length` tokens the predictors of answer tokens stand, clean and noisy.
 
     Clean: position i - 1 predicts i; the last prompt token predicts the first. Noisy "next": likewise inside the noisy
     copy, whose first token has nothing before it and repeats itself (never used); "same": position i.
@@ -143,7 +155,8 @@ def predictors(rows: Rows, length: int, prediction: str) -> tuple[Tensor, Tensor
     place = torch.arange(room, device=device)
     start = torch.arange(count, device=device)[:, None] * length
     before = (place - 1).clamp(min=0) if prediction == "next" else place
-    return start + prompt - 1 + place, start + prompt + room + before
+    noisy = [start + prompt + room * (1 + copy) + before for copy in range(max(1, copies))]
+    return start + prompt - 1 + place, torch.cat(noisy, 1)
 
 
 def image_slots(rows: Rows, how: Layout) -> Tensor:
@@ -157,3 +170,13 @@ def image_slots(rows: Rows, how: Layout) -> Tensor:
 def first_of_block(block: Tensor, positions: int) -> Tensor:
     """(R, C) bool: answer positions that open a block of their row's size; block (R,)."""
     return torch.arange(positions, device=block.device) % block[:, None] == 0
+
+
+def decoding_at(packed: Packed, first: Tensor, prediction: str) -> Tensor:
+    """(R, K * C): the predictors that the decoder uses. With "next" a block's first token follows from a clean one.
+    first (R, C), see `first_of_block`."""
+    assert packed.noisy_at is not None  # masked answers have a noisy stream
+    if prediction != "next":
+        return packed.noisy_at
+    copies = packed.noisy_at.shape[1] // packed.clean_at.shape[1]
+    return torch.where(first.repeat(1, copies), packed.clean_at.repeat(1, copies), packed.noisy_at)

@@ -3,7 +3,7 @@ dividing, so that a token counts the same wherever it was computed. Everything h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,12 @@ class Weights:
         if recipe.weighting == "flat":
             return cls(chosen, chosen.sum(1), masked)
         return cls(chosen / noise.t, ce.sum(1), masked)
+
+    @classmethod
+    def side_by_side(cls, draws: Sequence[Weights]) -> Weights:
+        """Of several draws of the same answers: (R, K * C)."""
+        ce, distill = (torch.cat([getattr(one, name) for one in draws], 1) for name in ("ce", "distill"))
+        return cls(ce, torch.stack([one.ce_count for one in draws]).sum(0), distill)
 
 
 def token_loss(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:

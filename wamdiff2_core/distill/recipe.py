@@ -70,6 +70,8 @@ class Recipe:
     distill_weight: float = 0.0  # of the divergence from the teacher
     teacher: str = ""  # checkpoint folder of a frozen teacher
     teacher_block_size: int = 0  # 0: each row's own block size; 1: an autoregressive teacher
+    answers: str = ""  # checkpoint folder whose own answers, token by token, replace the truth; "": the truth
+    answer_tasks: tuple[str, ...] = ("plan", "detect")  # of these tasks
     divergence: str = "jsd"
     top_k: int = 0  # classes of the teacher in the divergence, the rest as one; 0: all
     temperature: float = 1.0  # of both sides of the divergence
@@ -77,6 +79,7 @@ class Recipe:
     chunk_tokens: int = 0  # answer tokens whose logits exist at a time; 0: all of a step
     weighting: str = "flat"
     complementary: bool = False
+    noisy_copies: int = 1  # draws of noise for each answer in one pass, which share images, prompt and clean answer
     fill_weight: float = 0.1
     ordered_share: float = 0.0  # of rows masked as the decoding rule "ordered" meets them; the rest at random
     t_min: float = 0.02
@@ -137,7 +140,7 @@ Check = tuple[bool, str]
 
 def _number_checks(recipe: Recipe) -> list[Check]:
     positive = ("lr", "vision_lr", "clip", "temperature", "wait_s")
-    whole = ("frames_per_step", "ring_frames", "min_frames", "log_every", "accumulate", "max_tokens")
+    whole = ("frames_per_step", "ring_frames", "min_frames", "log_every", "accumulate", "max_tokens", "noisy_copies")
     natural = ("max_steps", "warmup_steps", "teacher_block_size", "top_k", "on_policy_every", "chunk_tokens", "workers")
     losses = ("ar_weight", "ce_weight", "distill_weight", "fill_weight", "merger_lr", "weight_decay")
     weights = (*losses, "augment", "free_share")
@@ -196,6 +199,12 @@ def _stage_checks(recipe: Recipe) -> list[Check]:
         (recipe.capture and recipe.source != "ring", "capture needs batches of one shape: source must be ring"),
         (recipe.source == "stream" and not recipe.files, "a stream needs files"),
         (recipe.source == "stream" and recipe.ordered_share > 0, "ordered_share: streams have no scaffold ranks"),
+        (recipe.source == "stream" and bool(recipe.answers), "answers: for a ring of frames only (source=ring)"),
+        (
+            not recipe.answer_tasks or not set(recipe.answer_tasks) <= set(TASKS),
+            f"answer_tasks: expected some of {', '.join(TASKS)}; got {', '.join(recipe.answer_tasks) or 'none'}",
+        ),
+        (recipe.source == "stream" and recipe.noisy_copies > 1, "noisy_copies: streams have room for one"),
         (recipe.on_policy_every > 0 and not recipe.phases, "on_policy_every needs phases"),
         (
             recipe.on_policy_every > 0 and recipe.parallel == "fsdp",

@@ -11,6 +11,7 @@ import torch
 
 from wamdiff2_core.distill.batch import RingBatch
 from wamdiff2_core.distill.data import Feeder, Ring, wait_for
+from wamdiff2_core.distill.lessons import Lessons
 from wamdiff2_core.distill.parallel import Team, branch, rank_seed
 from wamdiff2_core.distill.recipe import Recipe
 from wamdiff2_core.distill.samples import DataSpec
@@ -98,6 +99,7 @@ class RingSource:
     feeder: Feeder
     recipe: Recipe
     rank: int = 0
+    lessons: Lessons | None = None
 
     @classmethod
     def start(cls, recipe: Recipe, entry: dict, team: Team | None = None) -> RingSource:
@@ -118,7 +120,18 @@ class RingSource:
             holdout=recipe.holdout,
             share=(rank, world),
         )
-        return cls(ring, feeder.start(), recipe, rank)
+        self = cls(ring, feeder.start(), recipe, rank)
+        self._learn()
+        return self
+
+    def _learn(self) -> None:
+        """Take the recipe's teacher for answers; the one of the recipe before stays where it is the same."""
+        if not self.recipe.answers:
+            self.ring.taught = None
+        elif self.lessons is None or self.lessons.key != Lessons.key_of(self.recipe):
+            self.lessons = Lessons.of(self.recipe, self.ring, self.image_tokens)
+        if self.recipe.answers and self.lessons is not None:
+            self.ring.taught = self.lessons.taught
 
     @property
     def image_tokens(self) -> int:
@@ -153,14 +166,21 @@ class RingSource:
         """Another recipe trains on these frames: its own random numbers, batch size and augmentation."""
         self.recipe = recipe
         self.ring.generator.manual_seed(rank_seed(recipe.seed, self.rank))
+        self._learn()
 
     def fill(self) -> None:
         enough = self.recipe.min_frames if self.recipe.follow else self.recipe.ring_frames
         wait_for(self.ring, self.feeder, enough, self.recipe.wait_s)
+        if self.recipe.answers and self.lessons is not None:
+            self.lessons.go_on(self.ring, self.recipe.follow)
 
     def poll(self) -> None:
+        came = False
         for frames in self.feeder.poll():
             self.ring.write(frames)
+            came = True
+        if came and self.recipe.answers and self.lessons is not None:
+            self.lessons.go_on(self.ring, follow=True)
 
     def draw(self) -> RingBatch:
         batch = self.ring.draw(self.recipe.frames_per_step, self.recipe.augment, self.recipe.free_share)

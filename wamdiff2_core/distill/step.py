@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from wamdiff2_core.distill.batch import Conversations, TrainBatch
 from wamdiff2_core.distill.corruption import Corruption, complement, corrupt
 from wamdiff2_core.distill.forward import Pass, Visual, hidden_states, taken
-from wamdiff2_core.distill.layout import Layout, Packed, first_of_block
+from wamdiff2_core.distill.layout import Layout, decoding_at, first_of_block
 from wamdiff2_core.distill.loss import Share, Weights, autoregressive, masked_losses
 from wamdiff2_core.distill.recipe import MOST_BLOCK_SIZES, Recipe
 from wamdiff2_core.distill.teacher import Teacher
@@ -149,20 +149,25 @@ def block_losses(
     recipe = method.recipe
     block = blocks.draw(rows.answer.shape[0], generator)
     live = rows.live_length(block)
-    noise = corrupt(
-        rows.answer,
-        live,
-        rows.given,
-        block,
-        method.mask_token_id,
-        t_min=recipe.t_min,
-        generator=generator,
-        ranks=rows.ranks,
-        ordered_share=recipe.ordered_share,
-    )
-    found = _noise_losses(model, rows, visual, method, live, block, noise, teacher, taught)
+    noises = [
+        corrupt(
+            rows.answer,
+            live,
+            rows.given,
+            block,
+            method.mask_token_id,
+            t_min=recipe.t_min,
+            generator=generator,
+            ranks=rows.ranks,
+            ordered_share=recipe.ordered_share,
+            part=(copy, recipe.noisy_copies),
+        )
+        for copy in range(recipe.noisy_copies)
+    ]
+    found = _noise_losses(model, rows, visual, method, live, block, noises, teacher, taught)
     if recipe.complementary:
-        other = complement(rows.answer, noise, live, rows.given, method.mask_token_id, recipe.t_min)
+        mask = method.mask_token_id
+        other = [complement(rows.answer, noise, live, rows.given, mask, recipe.t_min) for noise in noises]
         second = _noise_losses(model, rows, visual, method, live, block, other, teacher, taught)
         found = {kind: share.plus(second[kind]) for kind, share in found.items()}
     return found
@@ -175,24 +180,21 @@ def _noise_losses(
     method: Method,
     live: Tensor,
     block: Tensor,
-    noise: Corruption,
+    noises: Sequence[Corruption],
     teacher: Teacher | None,
     taught: Visual | None,
 ) -> dict[str, Share]:
-    recipe, head = method.recipe, model.lm_head.weight
+    recipe, head, copies = method.recipe, model.lm_head.weight, len(noises)
+    noise = Corruption.side_by_side(noises)
     packed = rows.packed(live, block, noise.noisy, method.layout)
     hidden = hidden_states(model, packed, visual, method.how)
-    first = first_of_block(block, noise.masked.shape[1])
-    weights = Weights.of(rows, live, noise, first if method.layout.prediction == "next" else None, recipe)
+    first = first_of_block(block, rows.answer.shape[1])
+    left_out = first if method.layout.prediction == "next" else None
+    weights = Weights.side_by_side([Weights.of(rows, live, one, left_out, recipe) for one in noises])
     found: dict[str, Share] = {}
     if recipe.ar_weight > 0:
         found["ar"] = autoregressive(taken(hidden, packed.clean_at), head, rows, recipe.chunk_tokens)
     at = decoding_at(packed, first, method.layout.prediction)
+    target = rows.answer.repeat(1, copies)
     theirs = None if teacher is None else (teacher.hidden(rows, taught, live, block, noise), teacher.head)
-    return found | masked_losses(taken(hidden, at), head, rows.answer, weights, theirs, recipe)
-
-
-def decoding_at(packed: Packed, first: Tensor, prediction: str) -> Tensor:
-    """(R, C): the predictors that the decoder uses. With "next" a block's first token follows from a clean one."""
-    assert packed.noisy_at is not None  # masked answers have a noisy stream
-    return torch.where(first, packed.clean_at, packed.noisy_at) if prediction == "next" else packed.noisy_at
+    return found | masked_losses(taken(hidden, at), head, target, weights, theirs, recipe)

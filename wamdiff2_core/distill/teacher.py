@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from wamdiff2_core.distill.batch import Conversations
 from wamdiff2_core.distill.corruption import Corruption
 from wamdiff2_core.distill.forward import Pass, Visual, hidden_states, taken
-from wamdiff2_core.distill.layout import Layout, first_of_block
+from wamdiff2_core.distill.layout import Layout, decoding_at, first_of_block
 from wamdiff2_core.errors import CheckpointError
 from wamdiff2_core.model.checkpoint import LoadedModel, load_model
 
@@ -41,15 +41,16 @@ class Teacher:
     def hidden(
         self, rows: Conversations, visual: Visual | None, live: Tensor, block: Tensor, noise: Corruption
     ) -> Tensor:
-        """(R, C, Ht): outputs that predict each answer token, as the teacher's decoder would have them."""
+        """(R, K * C, Ht): outputs that predict each token of K draws, as the teacher's decoder would have them."""
         own = self.blocks(block)
         causal = self.block_size == 1 and self.layout.prediction == "next"  # every token follows from clean ones
         packed = rows.packed(live, own, None if causal else noise.noisy, self.layout)
-        at = packed.clean_at
-        if packed.noisy_at is not None:
-            at = packed.noisy_at
-            if self.layout.prediction == "next":
-                at = torch.where(first_of_block(own, at.shape[1]), packed.clean_at, at)
+        first = first_of_block(own, packed.clean_at.shape[1])
+        if packed.noisy_at is None:
+            copies = noise.noisy.shape[1] // packed.clean_at.shape[1]
+            at = packed.clean_at.repeat(1, copies)  # the same for every draw
+        else:
+            at = decoding_at(packed, first, self.layout.prediction)
         return taken(hidden_states(self.model, packed, visual, self.how), at)
 
 

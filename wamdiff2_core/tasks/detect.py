@@ -58,7 +58,11 @@ def serialise(boxes: Iterable[Box], form: str = "fixed") -> str:
 
 
 def parse(answer: AnswerText | str, form: str = "fixed") -> Detections | Failure:
-    """Every character must belong to a box of the form; an empty list is a valid answer: nothing is there."""
+    """Every character must belong to a box of the form; an empty list is a valid answer: nothing is there.
+
+    A box that no rectangle has (x1 >= x2 and the like) is left out and counted in `dropped`; a RANGE failure when that
+    leaves none of those that were said.
+    """
     answer = as_answer(answer)
     if form == "fixed":
         found = _records(answer.text)
@@ -68,13 +72,16 @@ def parse(answer: AnswerText | str, form: str = "fixed") -> Detections | Failure
         raise unknown_form("detect", form, FORMS)
     if found is None:
         return not_parsed(f"a list of boxes in form {form}", answer.text)
-    boxes = []
+    boxes, problems = [], []
     for label, xyxy, span in found:
         problem = _problem(xyxy)
         if problem:
-            return out_of_range(f"box {label} {xyxy}: {problem}", answer.text)
-        boxes.append(Box(label, xyxy, answer.confidence(*span)))
-    return Detections(tuple(boxes), answer.text)
+            problems.append(f"box {label} {xyxy}: {problem}")
+        else:
+            boxes.append(Box(label, xyxy, answer.confidence(*span)))
+    if problems and not boxes:
+        return out_of_range(problems[0], answer.text)
+    return Detections(tuple(boxes), answer.text, dropped=len(problems))
 
 
 def allowed(tokenizer: Tokens, form: str = "fixed") -> tuple[tuple[int, ...] | None, ...] | None:
