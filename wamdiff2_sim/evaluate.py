@@ -130,7 +130,8 @@ def jobs(args: argparse.Namespace) -> Iterator[Job]:
             for block in blocks:
                 latency = None if args.latency < 0 else args.latency
                 yield Job(args.checkpoint, town, seed, block, args.steps, args.threshold, args.device, args.dtype,
-                          latency_s=latency, plan_period_s=args.plan_period, rule=args.rule)  # fmt: skip
+                          tuple(args.route_m), tuple(args.traffic), latency_s=latency,
+                          plan_period_s=args.plan_period, rule=args.rule)  # fmt: skip
 
 
 def table(rows: list[dict]) -> list[dict]:
@@ -204,6 +205,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--latency", type=float, default=0.2, help="seconds; negative: as measured")
     parser.add_argument("--plan-period", type=float, default=0.25, help="seconds between two plans")
+    parser.add_argument("--route-m", type=float, nargs=2, default=Job.length_m, help="least and greatest length")
+    parser.add_argument("--traffic", type=int, nargs=2, default=Job.traffic, help="vehicles, people")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--workers", type=int, default=2)
@@ -238,7 +241,7 @@ def evaluate(args: argparse.Namespace) -> dict:
             _tell(f"{len(rows)}/{total}", row)
     names = ("checkpoint", "towns", "routes_per_town", "steps", "threshold", "rule", "seed", "device", "dtype")
     settings = {**{name: getattr(args, name) for name in (*names, "workers")}, "latency_s": args.latency,
-                "plan_period_s": args.plan_period, "route_m": "{:.0f}-{:.0f}".format(*Job.length_m)}  # fmt: skip
+                "plan_period_s": args.plan_period, "route_m": "{:.0f}-{:.0f}".format(*args.route_m)}  # fmt: skip
     report = {"what": "drive", "settings": settings, "machine": machine(args.device), "results": table(rows)}
     write_json(args.out.with_suffix(".json"), report)
     return report

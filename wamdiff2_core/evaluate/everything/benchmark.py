@@ -14,7 +14,7 @@ Options = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Request:
-    """One measurement. `options`: the benchmark's entry of the configuration, paths in it already absolute.
+    """One measurement. `options`: the benchmark's entry of the configuration; paths in it start where the command runs.
 
     out: a folder that only this checkpoint, setting and seed write to; rows found there are gone on with.
     checkpoint: a folder; None for a benchmark that does not decode.
@@ -36,6 +36,7 @@ class Figure:
     """One number of one measurement. None: could not be measured, and `note` says why.
 
     count: samples behind it. main: the quality that the plot against latency shows; one figure of a benchmark at most.
+    values: one per seed, from a benchmark that covers several seeds by itself; `value` is then their mean.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Figure:
     count: int = 0
     main: bool = False
     note: str = ""
+    values: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""DriveBench: questions on perception, prediction, planning and behaviour, official files in and out."""

@@ -1,0 +1,1 @@
+"""LingoQA: free answers to questions about a drive, official files in and out, judged by its own classifier."""
