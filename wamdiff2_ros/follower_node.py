@@ -17,7 +17,8 @@ from rclpy.node import Node
 
 from wamdiff2.msg import Trajectory as TrajectoryMsg
 from wamdiff2.msg import VehicleControl as VehicleControlMsg
-from wamdiff2_core.control import Follower, VehicleControl
+from wamdiff2_core.control import FollowerConfig, VehicleControl
+from wamdiff2_core.controllers import FOLLOWER, WAYPOINT_PID, HeldPlan, make_controller
 from wamdiff2_core.errors import ConfigError, DataError
 from wamdiff2_core.trajectory import Trajectory
 from wamdiff2_ros import conversions as cv
@@ -31,17 +32,21 @@ DIAGNOSTICS_S = 1.0
 
 
 class PlanInUse:
-    """The newest valid plan, the stamp of its images, and where the car stood at its start."""
+    """The newest valid plan with the pose at its start, the stamp of its images, and when it came."""
 
-    def __init__(self, trajectory: Trajectory, stamp_s: float, pose: OdometrySample) -> None:
-        self.trajectory = trajectory
+    def __init__(self, held: HeldPlan, stamp_s: float) -> None:
+        self.held = held
         self.stamp_s = stamp_s
-        self.pose = pose
         self.received_s = time.monotonic()
 
 
 class FollowerNode(Node):
-    """Parameters: rate_hz, max_plan_age_s (from the plan's stamp), max_odometry_age_s (since it arrived)."""
+    """Parameters: rate_hz, max_plan_age_s (from the plan's stamp), max_odometry_age_s (since it arrived).
+
+    controller: "follower" (ours) or "waypoint_pid". full_steer_rad: the wheel angle that the control's steer 1 means; 0
+    (waypoint PID only): the vehicle's own full lock. on_odometry: a control for every odometry message instead of
+    rate_hz of them, for a simulator that waits for it.
+    """
 
     def __init__(self, **node_options: Any) -> None:
         super().__init__("follower", **node_options)
@@ -52,7 +57,12 @@ class FollowerNode(Node):
             value = self.get_parameter(name).value
             if not 0.0 < value < math.inf:
                 raise ConfigError(f"{name}: expected a number > 0, got {value}")
-        self._follower = Follower()
+        self._on_odometry = bool(self.declare_parameter("on_odometry", False).value)
+        controller = str(self.declare_parameter("controller", FOLLOWER).value)
+        full_steer_rad = float(self.declare_parameter("full_steer_rad", FollowerConfig().max_steer_rad).value)
+        self._controller = make_controller(controller, full_steer_rad)
+        self._wants_raw = controller == WAYPOINT_PID
+        self._driven_s = -1e9
         self._history = OdometryHistory()
         self._odometry_received_s = -1e9
         self._plan: PlanInUse | None = None
@@ -62,7 +72,7 @@ class FollowerNode(Node):
         self.create_subscription(Odometry, "~/input/odometry", self._odometry_arrived, ODOMETRY_IN)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", OUTPUT)
         steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(1.0 / self._rate_hz, self._tick, clock=steady)
+        self.create_timer(1.0 / self._rate_hz, self._timer_ticked, clock=steady)
         self.create_timer(DIAGNOSTICS_S, self._report, clock=steady)
 
     def _odometry_arrived(self, message: Odometry) -> None:
@@ -74,9 +84,11 @@ class FollowerNode(Node):
         newest = self._history.newest()
         if newest is not None and sample.stamp_s < newest.stamp_s:  # time went back: the plan is of another drive
             self._plan = None
-            self._follower.reset()
+            self._controller.reset()
         self._history.add(sample)
         self._odometry_received_s = time.monotonic()
+        if self._on_odometry:
+            self._tick()
 
     def _trajectory_arrived(self, message: TrajectoryMsg) -> None:
         """Keep the plan with the pose at its stamp.
@@ -93,7 +105,19 @@ class FollowerNode(Node):
         if smooth is None or pose is None:
             return
         images_s = cv.stamp_seconds(message.images_stamp)  # a trajectory moved on to now is no younger for that
-        self._plan = PlanInUse(smooth, min(images_s or stamp_s, stamp_s), pose)
+        held = self._raw_plan(message, images_s or stamp_s) if self._wants_raw else _smooth_plan(smooth, pose)
+        if held is not None:
+            self._plan = PlanInUse(held, min(images_s or stamp_s, stamp_s))
+
+    def _raw_plan(self, message: TrajectoryMsg, images_s: float) -> HeldPlan | None:
+        """The model's own points, which are in base_link as it stood at `images_s`."""
+        points, pose = cv.raw_points(message), self._history.at(images_s)
+        return None if points is None or pose is None else HeldPlan(points, pose, images_s, pose.velocity[0])
+
+    def _timer_ticked(self) -> None:
+        """With on_odometry the timer speaks only while there is none: the car is braked then."""
+        if not self._on_odometry or self._reason_to_stop(self._history.newest()):
+            self._tick()
 
     def _tick(self) -> None:
         now = self._history.newest()
@@ -102,12 +126,13 @@ class FollowerNode(Node):
             self.get_logger().info(f"stopping: {reason}" if reason else "following")
             self._why_stopped = reason
         if reason or now is None or self._plan is None:
-            self._follower.reset()
+            self._controller.reset()
             control = STOP
         else:
-            control = self._follower.control(
-                self._plan.trajectory, self._plan.pose, now, now.velocity[0], dt=1.0 / self._rate_hz
-            )
+            since_s = now.stamp_s - self._driven_s
+            dt = since_s if self._on_odometry and 0.0 < since_s < 1.0 else 1.0 / self._rate_hz
+            control = self._controller.control(self._plan.held, now, now.stamp_s, now.velocity[0], dt=dt)
+            self._driven_s = now.stamp_s
         self._control.publish(cv.control_message(control, now.stamp_s if now else 0.0))
 
     def _report(self) -> None:
@@ -130,6 +155,11 @@ class FollowerNode(Node):
         if max(now.stamp_s - self._plan.stamp_s, since_received_s) > self._max_plan_age_s:
             return "the plan is too old"
         return ""
+
+
+def _smooth_plan(smooth: Trajectory, pose: OdometrySample) -> HeldPlan:
+    """A trajectory that starts at `pose`, at its time."""
+    return HeldPlan(smooth.points[5::5], pose, pose.stamp_s, pose.velocity[0], smooth)
 
 
 def main(args: list[str] | None = None) -> int:

@@ -20,8 +20,10 @@ from rclpy.node import Node  # noqa: E402
 from rclpy.parameter import Parameter  # noqa: E402
 
 from wamdiff2.msg import Trajectory, VehicleControl  # noqa: E402
+from wamdiff2_core.errors import ConfigError  # noqa: E402
 from wamdiff2_core.scene import Failure, FailureKind, Plan  # noqa: E402
 from wamdiff2_core.trajectory import smooth_trajectory, stopping_trajectory  # noqa: E402
+from wamdiff2_core.waypoint_pid import WaypointPid  # noqa: E402
 from wamdiff2_ros import conversions as cv  # noqa: E402
 from wamdiff2_ros import plan_messages  # noqa: E402
 from wamdiff2_ros.follower_node import FollowerNode  # noqa: E402
@@ -34,10 +36,11 @@ LIMIT_S = 30.0
 class Car:
     """Sends odometry and plans to a follower in this process, and hears its controls. Time is the messages' own."""
 
-    def __init__(self) -> None:
+    def __init__(self, **parameters: object) -> None:
         self.context = Context()
         rclpy.init(context=self.context)
-        limits = [Parameter("max_plan_age_s", value=1.0), Parameter("max_odometry_age_s", value=1.0)]
+        values = {"max_plan_age_s": 1.0, "max_odometry_age_s": 1.0, **parameters}
+        limits = [Parameter(name, value=value) for name, value in values.items()]
         self.node = FollowerNode(context=self.context, parameter_overrides=limits)
         self.probe = Node("probe", context=self.context)
         self.executor = SingleThreadedExecutor(context=self.context)
@@ -78,15 +81,31 @@ class Car:
     def last(self) -> VehicleControl:
         return self.controls[-1]
 
+    def close(self) -> None:
+        self.executor.shutdown()
+        self.node.destroy_node()
+        self.probe.destroy_node()
+        rclpy.shutdown(context=self.context)
+
 
 @pytest.fixture
 def car() -> Iterator[Car]:
     made = Car()
     yield made
-    made.executor.shutdown()
-    made.node.destroy_node()
-    made.probe.destroy_node()
-    rclpy.shutdown(context=made.context)
+    made.close()
+
+
+@pytest.fixture
+def make_car() -> Iterator[Callable[..., Car]]:
+    made: list[Car] = []
+
+    def make(**parameters: object) -> Car:
+        made.append(Car(**parameters))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
 
 
 def test_it_brakes_until_there_is_a_plan_and_then_follows(car: Car) -> None:
@@ -186,3 +205,33 @@ def test_time_going_back_withdraws_the_plan(car: Car) -> None:
     car.stamp_s = 1.0
     car.spin_until(lambda: car.last.brake >= 0.5, car.move)
     car.spin_until(lambda: car.last.throttle > 0.0, car.drive)
+
+
+def test_the_waypoint_pid_can_be_chosen(make_car: Callable[..., Car]) -> None:
+    car = make_car(controller="waypoint_pid", full_steer_rad=0.0)
+    points = np.column_stack([np.arange(1, 9) * 1.0, np.linspace(0.0, 6.0, 8)])
+    expected = WaypointPid().control(points, 1.0, (float(points[5, 0]), float(points[5, 1])))
+
+    def drive() -> None:
+        car.move(1.0)
+        car.plan(6.0, speed=2.0)
+
+    car.spin_until(lambda: car.last.throttle > 0.0, drive)
+    first = next(control for control in car.controls if control.throttle > 0.0)
+    assert first.throttle == pytest.approx(expected.throttle) and first.steer == pytest.approx(expected.steer, abs=0.05)
+    assert first.steer > 0.2
+
+
+def test_a_simulator_that_waits_gets_a_control_for_every_odometry(make_car: Callable[..., Car]) -> None:
+    car = make_car(on_odometry=True, rate_hz=0.2)
+    car.spin_until(lambda: car.last.throttle > 0.0, car.drive)
+    for _ in range(5):
+        stamp_s = car.stamp_s + 0.02
+        car.move()
+        car.spin_until(lambda at_s=stamp_s: cv.stamp_seconds(car.last.header.stamp) == pytest.approx(at_s, abs=1e-6))
+    assert car.last.throttle > 0.0
+
+
+def test_a_controller_that_is_none_is_named() -> None:
+    with pytest.raises(ConfigError, match="controller: expected one of follower, waypoint_pid"):
+        Car(controller="none")
