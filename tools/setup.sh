@@ -50,7 +50,7 @@ install_packages() { # as root: installs them; else ends with the command that d
 }
 
 python_packages() {
-    local extras=test,lint,evaluate,train,carla constraints=$root/requirements.lock
+    local extras=test,lint,evaluate,language,train,carla constraints=$root/requirements.lock
     if [ -n "$ros" ]; then
         # rclpy and the messages of a ROS install are compiled against the machine's numpy: keep that version.
         local numpy

@@ -1,0 +1,51 @@
+"""The plots of the table's report, each as a PNG data URI (matplotlib, no display)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wamdiff2_core.evaluate.canvas import new_figure, png_uri
+from wamdiff2_core.evaluate.plots import BLUE, GREEN, INK, ORANGE
+
+COLOURS = (BLUE, ORANGE, GREEN, "#8b5cf6", "#d64545", "#0e9aa7")
+
+
+def pareto(front: Mapping[str, Any]) -> str:
+    """Quality against latency, a point for every way to decode; those that no other beats in both are joined."""
+    figure, axes = new_figure(8.4, 4.6)
+    names = list(dict.fromkeys(point["checkpoint"] for point in front["points"]))
+    for point in front["points"]:
+        colour = COLOURS[names.index(point["checkpoint"]) % len(COLOURS)]
+        face = colour if point["best"] else "white"
+        at = (point["latency_ms"], point["value"])
+        axes.errorbar(*at, yerr=point["std"] or None, fmt="o", color=colour, mfc=face, markersize=7, capsize=3)
+        axes.annotate(point["setting"], at, textcoords="offset points", xytext=(6, 5), fontsize=7, color=INK)
+    joined = sorted((p["latency_ms"], p["value"]) for p in front["points"] if p["best"])
+    axes.plot([x for x, _ in joined], [y for _, y in joined], color=INK, linewidth=1, alpha=0.6, zorder=0)
+    for k, name in enumerate(names):
+        axes.plot([], [], "o", color=COLOURS[k % len(COLOURS)], label=name)
+    axes.legend(frameon=False, fontsize=8)
+    axes.set_xlim(left=0)
+    axes.margins(x=0.18, y=0.15)
+    axes.set_xlabel("ms of one answer or plan alone (median)")
+    better = "more" if front["more_is_better"] else "less"
+    unit = f" ({front['unit']})" if front["unit"] else ""
+    axes.set_ylabel(f"{front['figure']}{unit}, {better} is better")
+    return png_uri(figure)
+
+
+def main_figures(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A bar for each checkpoint and way to decode, with the values of the seeds on it."""
+    figure, axes = new_figure(8.4, max(1.6, 0.5 + 0.42 * len(rows)))
+    for place, row in enumerate(reversed(rows)):
+        axes.barh(place, row["mean"], color=BLUE, height=0.62, xerr=row["std"] or None, ecolor=INK, capsize=3)
+        if len(row["values"]) > 1:
+            axes.plot(row["values"], [place] * len(row["values"]), "o", color="white", mec=INK, markersize=4)
+        axes.annotate(f"{row['mean']:.4g}", (row["mean"], place), textcoords="offset points", xytext=(8, 6), fontsize=8)
+    labels = [" ".join(filter(None, (row["checkpoint"], row["setting"]))) for row in reversed(rows)]
+    axes.set_yticks(range(len(rows)), labels, fontsize=8)
+    axes.margins(x=0.12)
+    unit = f" ({rows[0]['unit']})" if rows[0]["unit"] else ""
+    axes.set_xlabel(f"{rows[0]['figure']}{unit}")
+    return png_uri(figure)

@@ -1,0 +1,132 @@
+"""Runs every benchmark whose data is there, on every checkpoint, way to decode and seed, into one report.
+
+What is absent is said, what fails is said; neither stops the others, and neither leaves a number.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from wamdiff2_core.errors import ConfigError, Wamdiff2Error
+from wamdiff2_core.evaluate.decode_grid import Setting
+from wamdiff2_core.evaluate.everything.benchmark import Benchmark, Measured, Request
+from wamdiff2_core.evaluate.everything.config import Config
+from wamdiff2_core.evaluate.everything.table import Cell, absence, rows
+from wamdiff2_core.evaluate.frame_batches import fingerprint
+from wamdiff2_core.evaluate.machine import machine
+
+FILES = "files"  # the folder of a benchmark that scores files made elsewhere
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one measurement belongs. checkpoint: its name in the table; setting None: it does not decode."""
+
+    checkpoint: str = ""
+    folder: Path | None = None
+    setting: Setting | None = None
+    seed: int = 0
+
+
+def evaluate(
+    config: Config, benchmarks: Sequence[Benchmark], tell: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
+    """The report: rows, absent, errors, what it was measured on. ConfigError for a benchmark that there is not."""
+    known = {benchmark.name: benchmark for benchmark in benchmarks}
+    unknown = set(config.benchmarks) - set(known)
+    if unknown:
+        raise ConfigError(f"benchmarks: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    needs = {name: _needs(config, benchmark) for name, benchmark in known.items()}
+    cells: list[Cell] = []
+    errors: list[dict[str, Any]] = []
+    for name, benchmark in known.items():
+        if needs[name]:
+            tell(f"{benchmark.title}: left out: {'; '.join(needs[name])}")
+            continue
+        for place in places(config, benchmark):
+            tell(_told(benchmark, place))
+            try:
+                cells.append(Cell(benchmark, place.checkpoint, place.folder, place.setting, place.seed,
+                                  _measure(config, benchmark, place, tell)))  # fmt: skip
+            except Wamdiff2Error as error:
+                tell(f"{benchmark.title}: failed: {error}")
+                errors.append(_error(benchmark, place, error))
+    return {
+        "what": "all",
+        "rows": rows(cells),
+        "absent": [absence(known[name], lines) for name, lines in needs.items() if lines],
+        "errors": errors,
+        "settings": dict(config.source),
+        "checkpoints": {name: _checkpoints(folders) for name, folders in config.checkpoints.items()},
+        "machine": machine(config.device) | {"device": config.device, "dtype": config.dtype, "workers": config.workers},
+    }
+
+
+def places(config: Config, benchmark: Benchmark) -> Iterator[Place]:
+    """Measurements of one benchmark. Where decoding draws nothing and the samples stay the same, one seed is all."""
+    if not benchmark.decodes:
+        yield Place()
+        return
+    for name, folders in config.checkpoints.items():
+        for folder in folders:
+            for setting in config.settings:
+                drawn = benchmark.seeded or setting.temperature > 0.0
+                for seed in config.seeds if drawn else config.seeds[:1]:
+                    yield Place(name, folder, setting, seed)
+
+
+def _needs(config: Config, benchmark: Benchmark) -> list[str]:
+    if benchmark.name not in config.benchmarks:
+        return ["it is not named in the configuration"]
+    lines = benchmark.needs(config.benchmarks[benchmark.name])
+    if not benchmark.decodes:
+        return lines
+    if not config.checkpoints:
+        return [*lines, "`checkpoints` names none"]
+    folders = [folder for several in config.checkpoints.values() for folder in several]
+    return lines + [f"{f} is no checkpoint folder" for f in folders if not (f / "config.json").is_file()]
+
+
+def _measure(config: Config, benchmark: Benchmark, place: Place, tell: Callable[[str], None]) -> Measured:
+    setting = place.setting or Setting()
+    if setting.temperature:
+        setting = replace(setting, seed=setting.seed + place.seed)
+    out = config.out / benchmark.name / _folder_name(place)
+    out.mkdir(parents=True, exist_ok=True)
+    options = config.benchmarks[benchmark.name]
+    return benchmark.run(
+        Request(options, out, place.folder, setting, place.seed, config.device, config.dtype, config.workers, tell)
+    )
+
+
+def _folder_name(place: Place) -> str:
+    """A name of its own for every checkpoint folder, setting and seed."""
+    if place.folder is None:
+        return FILES
+    told = f"{place.folder.resolve()}|{place.setting}|{place.seed}"
+    size = place.setting.block_size if place.setting else 0
+    return f"{place.folder.name}_B{size}_{place.seed}_{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+
+
+def _told(benchmark: Benchmark, place: Place) -> str:
+    if place.folder is None:
+        return f"{benchmark.title}"
+    return f"{benchmark.title}: {place.checkpoint} ({place.folder}), {place.setting}, seed {place.seed}"
+
+
+def _error(benchmark: Benchmark, place: Place, error: Wamdiff2Error) -> dict[str, Any]:
+    return {
+        "benchmark": benchmark.title,
+        "checkpoint": str(place.folder or ""),
+        "setting": str(place.setting or ""),
+        "seed": place.seed,
+        "error": f"{type(error).__name__}: {error}",
+    }
+
+
+def _checkpoints(folders: Sequence[Path]) -> list[dict[str, str]]:
+    return [{"folder": str(folder), "weights": fingerprint(folder)} for folder in folders if folder.is_dir()]
