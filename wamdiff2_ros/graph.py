@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from wamdiff2_core.controllers import FOLLOWER, WAYPOINT_PID
 from wamdiff2_core.errors import ConfigError
+from wamdiff2_core.rig import load_rig
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,24 @@ def demo(
     nodes += [follower("/world"), driver("/world", cameras, driver_parameters)]
     listeners = {"wait_for": [node.name for node in nodes]}
     nodes.append(NodeSpec("world", "world_node", {**listeners, **world}, ends_run=True))
+    return nodes
+
+
+def carla(
+    bridge: Mapping[str, Any], driver_parameters: Mapping[str, Any], controller: str = FOLLOWER, bag: Path | None = None
+) -> list[NodeSpec]:
+    """A CARLA server's bridge, the driver on the rig's cameras, and the follower; the recorder where a bag is wanted.
+
+    The waypoint PID steers as published: a share of the car's own full lock.
+    """
+    cameras = [camera.name for camera in load_rig(str(bridge["rig"]))]
+    prefix = f"/carla/{bridge['role_name']}"
+    unit = {"full_steer_rad": 0.0} if controller == WAYPOINT_PID else {}
+    transport = {"image_transport": "raw"} if bridge.get("native") else {}
+    nodes = [] if bag is None else [recorder(bag)]
+    nodes.append(follower(prefix, {"controller": controller, **unit}))
+    nodes.append(driver(prefix, cameras, {"cameras": cameras, **transport, **driver_parameters}))
+    nodes.append(NodeSpec("carla_bridge", "carla_bridge_node", {**bridge, **unit}))
     return nodes
 
 

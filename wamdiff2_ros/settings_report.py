@@ -15,7 +15,7 @@ import yaml
 
 from wamdiff2_core.errors import ConfigError
 
-OUR_NODES = ("/wamdiff2", "/follower", "/world", "/recorder")
+OUR_NODES = ("/wamdiff2", "/follower", "/world", "/recorder", "/carla_bridge")
 
 
 def _sections(content: Any, prefix: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:

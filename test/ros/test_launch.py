@@ -34,6 +34,12 @@ def described(name: str) -> LaunchDescription:
         ("drive", {}, ["driver_node", "follower_node"]),
         ("drive", {"follow": "false"}, ["driver_node"]),
         ("replay", {"bag": "some_bag"}, ["driver_node"]),
+        ("carla", {}, ["follower_node", "driver_node", "carla_bridge_node"]),
+        (
+            "carla",
+            {"native": "true", "bag": "bag"},
+            ["recorder_node", "follower_node", "driver_node", "carla_bridge_node"],
+        ),
     ],
 )
 def test_launch_file(
