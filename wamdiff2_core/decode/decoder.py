@@ -111,6 +111,10 @@ class BlockDecoder:
             prefill_ms=(time.perf_counter() - seen) * 1e3,
         )
 
+    def forward(self, segment: Segment, cache: KVCache) -> Tensor:
+        """Hidden states (R, Q, H) of a segment behind what a cache holds; the cache keeps nothing of it."""
+        return self._kernels.forward(segment, cache, cache.mask(segment, self.loaded.context))
+
     @torch.inference_mode()
     def prompt_logits(
         self,

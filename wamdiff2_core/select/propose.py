@@ -74,13 +74,16 @@ class ProposalConfig:
 class Proposals:
     """Candidates in the order of `ProposalConfig.sources`, with what all of them took.
 
-    context (D,): what the model has made of pictures and words (`context_of`), for learned scorers.
+    tokens: of each candidate's own answer; empty for those that are another's at another pace. prefix: what stands
+    before the answers, None where nothing could be asked; `rests`: the words behind it, by candidate with tokens.
     """
 
     plans: tuple[Plan | Failure, ...]
     sources: tuple[str, ...]
-    context: np.ndarray
     cost: Cost
+    tokens: tuple[tuple[int, ...], ...] = ()
+    prefix: Prefix | None = None
+    rests: tuple[torch.Tensor, ...] = ()
 
     @property
     def valid(self) -> list[int]:
@@ -93,7 +96,7 @@ def propose(driver: Driver, scene: Scene, config: ProposalConfig) -> Proposals:
     problem = scene_problem(scene, "plan", driver.required(scene))
     if problem:
         failure = Failure(FailureKind.INPUT, problem)
-        return Proposals((failure,) * config.count, config.sources, np.zeros(0), Cost())
+        return Proposals((failure,) * config.count, config.sources, Cost())
     pixels, grid = driver.pixels(scene)
     scenes = [scene, *(replace(scene, instruction=words) for words in config.instructions)]
     prompts = [driver.prompt(one, "plan", grid).ids for one in scenes]
@@ -108,22 +111,21 @@ def propose(driver: Driver, scene: Scene, config: ProposalConfig) -> Proposals:
         batches.append(_decode(driver, own, rests[:1], [0.0], None, size))
     plans = [_read(driver, scene, output) for batch in batches for output in batch]
     plans += [at_pace(plans[0], pace) for pace in config.paces]
-    return Proposals(tuple(plans), config.sources, context_of(prefix), _cost(prefix, batches))
+    tokens = tuple(tuple(output.tokens) for batch in batches for output in batch)
+    rests += [rests[0]] * len(config.block_sizes)
+    return Proposals(tuple(plans), config.sources, _cost(prefix, batches), tokens, prefix, tuple(rests))
 
 
 def at_pace(plan: Plan | Failure, pace: float) -> Plan | Failure:
-    """The path of a plan at `pace` times its speed, blended in over the first second; a failed plan stays failed.
-
-    A pace above 1 goes straight on behind the end of the path.
-    """
-    if isinstance(plan, Failure):
-        return plan
-    points = paced(plan.points, pace)
-    return replace(plan, points=points, text="", log_likelihood=0.0)
+    """The path of a plan at `pace` times its speed; a failed plan stays failed. Confidences are the plan's own."""
+    return plan if isinstance(plan, Failure) else replace(plan, points=paced(plan.points, pace), text="")
 
 
 def paced(points: np.ndarray, pace: float) -> np.ndarray:
-    """Points (8, 2) of the same path at `pace` times the distance per step from the second second on."""
+    """Points (8, 2) on the same path, `pace` times as far apart from the third step on and blended in before.
+
+    Above 1 they go straight on behind the end of the path.
+    """
     knots = np.vstack([[0.0, 0.0], points])
     legs = np.linalg.norm(np.diff(knots, axis=0), axis=1)
     factor = 1.0 + (pace - 1.0) * np.minimum(np.arange(1, len(legs) + 1) / 3.0, 1.0)
@@ -135,20 +137,11 @@ def paced(points: np.ndarray, pace: float) -> np.ndarray:
     return inside + np.maximum(wanted - along[-1], 0.0)[:, None] * unit
 
 
-def context_of(prefix: Prefix) -> np.ndarray:
-    """What a text model holds about a scene: values of its last layer at the last shared token, and their mean over
-    the prefix (2 * heads * size,), float32. Nothing has to be computed for it.
-    """
-    values = prefix.cache.values[-1, :, :, : prefix.cache.length].float()  # (R, heads, tokens, size)
-    both = torch.stack([values[:, :, -1], values.mean(dim=2)], dim=1)
-    return both.flatten(1).cpu().numpy()[0]
-
-
 def _decode(
     driver: Driver, prefix: Prefix, rests: Sequence[torch.Tensor], heat: Sequence[float], seed: int | None, size: int
 ) -> list[DecodeResult]:
     count = len(rests)
-    config = replace(driver.decoding, block_size=size, temperature=0.0, seed=seed)
+    config = replace(driver.decoding, block_size=size, steps=min(driver.decoding.steps, size), seed=seed)
     scaffold, limit = driver.scaffold("plan"), driver.max_new_tokens["plan"]
     outputs = driver.decoder.generate(
         rests, None, None, config, [scaffold] * count, prefix, [limit] * count, temperatures=heat
