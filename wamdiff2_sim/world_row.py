@@ -66,7 +66,7 @@ class World:
             latency, forwards = drives["latency_ms_p50"], drives["forwards_per_plan"]
         if chosen.get("frames", 200):
             result = frame_rows.measure_frames(request, _frames(request, towns), kind_of=kind_of)
-            figures += frame_rows.figures_of(result, "" if figures else "ade_m")
+            figures += frame_rows.figures_of(result)
             told.append(f"{result['frames']} frames")
             problems += frame_rows.problems_of(result)
             failed = frame_rows.failed_of(result)

@@ -35,7 +35,7 @@ class Request:
 class Figure:
     """One number of one measurement. None: could not be measured, and `note` says why.
 
-    count: samples behind it. main: the quality that the plot against latency shows; one figure of a benchmark at most.
+    count: samples behind it. main: a quality that plots show, against latency too; few of a benchmark.
     values: one per seed, from a benchmark that covers several seeds by itself; `value` is then their mean.
     """
 

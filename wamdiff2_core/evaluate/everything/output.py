@@ -158,9 +158,9 @@ def html(report: Report) -> str:
 
 
 def _main(report: Report) -> dict[str, list[Mapping[str, Any]]]:
-    """Rows of main figures that are known, by benchmark."""
+    """Rows of main figures that are known, by benchmark and figure."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for row in report["rows"]:
         if row["main"] and row["mean"] is not None:
-            found.setdefault(row["title"], []).append(row)
+            found.setdefault(f"{row['title']}: {row['figure']}", []).append(row)
     return found

@@ -12,26 +12,25 @@ COLOURS = (BLUE, ORANGE, GREEN, "#8b5cf6", "#d64545", "#0e9aa7")
 
 
 def pareto(front: Mapping[str, Any]) -> str:
-    """Quality against latency, a point for every way to decode; those that no other beats in both are joined."""
-    figure, axes = new_figure(8.4, 4.6)
+    """Quality against latency, a numbered point for each way to decode; those that none beats in both are joined."""
+    figure, axes = new_figure(9.6, max(3.6, 1.0 + 0.2 * len(front["points"])))
     names = list(dict.fromkeys(point["checkpoint"] for point in front["points"]))
-    for point in front["points"]:
+    for number, point in enumerate(front["points"], start=1):
         colour = COLOURS[names.index(point["checkpoint"]) % len(COLOURS)]
-        face = colour if point["best"] else "white"
         at = (point["latency_ms"], point["value"])
-        axes.errorbar(*at, yerr=point["std"] or None, fmt="o", color=colour, mfc=face, markersize=7, capsize=3)
-        axes.annotate(point["setting"], at, textcoords="offset points", xytext=(6, 5), fontsize=7, color=INK)
+        label = f"{number}  {point['checkpoint']} {point['setting']}"
+        axes.plot(*at, "o", color=colour, mfc=colour if point["best"] else "white", markersize=7, label=label)
+        if point["std"]:
+            axes.errorbar(*at, yerr=point["std"], color=colour, capsize=3)
+        axes.annotate(str(number), at, textcoords="offset points", xytext=(6, 5), fontsize=8, color=INK)
     joined = sorted((p["latency_ms"], p["value"]) for p in front["points"] if p["best"])
     axes.plot([x for x, _ in joined], [y for _, y in joined], color=INK, linewidth=1, alpha=0.6, zorder=0)
-    for k, name in enumerate(names):
-        axes.plot([], [], "o", color=COLOURS[k % len(COLOURS)], label=name)
-    axes.legend(frameon=False, fontsize=8)
-    axes.set_xlim(left=0)
-    axes.margins(x=0.18, y=0.15)
+    axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes.margins(x=0.15, y=0.15)
     axes.set_xlabel("ms of one answer or plan alone (median)")
     better = "more" if front["more_is_better"] else "less"
     unit = f" ({front['unit']})" if front["unit"] else ""
-    axes.set_ylabel(f"{front['figure']}{unit}, {better} is better")
+    axes.set_ylabel(f"{front['figure']}{unit},\n{better} is better")
     return png_uri(figure)
 
 

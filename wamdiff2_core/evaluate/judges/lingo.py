@@ -43,6 +43,7 @@ class LingoJudge:
 
     def __init__(self, folder: Path | str, device: str = "cpu") -> None:
         """CheckpointError if the folder holds no such classifier in safetensors."""
+        from safetensors import SafetensorError
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
         self.folder = Path(folder)
@@ -52,7 +53,7 @@ class LingoJudge:
             self._model, info = AutoModelForSequenceClassification.from_pretrained(
                 self.folder, local_files_only=True, use_safetensors=True, output_loading_info=True
             )
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
             raise CheckpointError(f"{self.folder}: cannot be loaded as a judge: {error}") from error
         self._check_model(info)
         self._model = self._model.to(device).eval()

@@ -48,8 +48,8 @@ def measure_frames(
     return {**report["results"][0], "maps": report["settings"]["maps"]}  # type: ignore[index]
 
 
-def figures_of(result: Mapping[str, Any], main: str = "") -> list[Figure]:
-    """A result of `measure_frames` as figures; `main`: the key of the one that is shown against latency."""
+def figures_of(result: Mapping[str, Any], main: str = "ade_m") -> list[Figure]:
+    """A result of `measure_frames` as figures; `main`: the key of the one that plots show."""
     made = []
     for name, key, unit, better, counts in FIGURES:
         note = result.get("map_missing", "") if key == "map50" else ""
@@ -89,6 +89,6 @@ class Frames:
         result = measure_frames(request, data, request.options.get("frames", 0))
         shown = f"{data.name}: {result['frames']} frames of {', '.join(result['maps']) or 'unnamed maps'}"
         return Measured(
-            tuple(figures_of(result, "ade_m")), shown, VERSION, failed_of(result),
+            tuple(figures_of(result)), shown, VERSION, failed_of(result),
             tuple(problems_of(result)), result["plan_total_ms"], result["forwards_per_plan"],
         )  # fmt: skip
