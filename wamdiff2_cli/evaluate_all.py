@@ -49,7 +49,7 @@ def run(
         _show(report, Console(highlight=False))
         log.print(f"wrote {', '.join(str(file) for file in files)}", markup=False)
     if report["errors"]:
-        raise Wamdiff2Error(f"{len(report['errors'])} measurements failed; the report names them")
+        raise Wamdiff2Error(f"measurements failed: {len(report['errors'])}; the report names them")
 
 
 def _show(report: dict[str, Any], console: Console) -> None:
