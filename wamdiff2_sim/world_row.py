@@ -14,6 +14,7 @@ from wamdiff2_core.evaluate.everything.benchmark import Figure, Measured, Option
 from wamdiff2_core.evaluate.everything.rows import frames as frame_rows
 from wamdiff2_sim import dataset
 from wamdiff2_sim import evaluate as closed_loop
+from wamdiff2_sim.data.shards import shard_path
 from wamdiff2_sim.question_kinds import kind_of
 
 VERSION = "wamdiff2's own test world: not CARLA, NAVSIM or Bench2Drive"
@@ -21,6 +22,7 @@ KINDS: reading.Kinds = {
     "data": str, "towns": list, "frames": int, "routes_per_town": int, "seed": int, "latency_s": (float, type(None)),
     "route_m": list, "traffic": list,
 }  # fmt: skip
+SHARD_FRAMES = 16  # whatever the number of workers: the same frames
 DRIVES = (
     ("driving score", "driving_score", "0-100", True),
     ("route completion", "route_completion", "share", True),
@@ -106,7 +108,7 @@ def _frames(request: Request, towns: tuple[str, ...]) -> Path:
     chosen = request.options
     count, seed = chosen.get("frames", 200), 9 + request.seed
     folder = Path(chosen.get("data", "out/evaluate/world_frames")) / f"{'_'.join(towns)}_{count}_{seed}"
-    share = -(-count // request.workers)
-    job = dataset.Job(folder, count, seed, request.workers, towns, min(64, share), perturb=False)
-    dataset.run(job, Console(quiet=True))
+    job = dataset.Job(folder, count, seed, request.workers, towns, SHARD_FRAMES, perturb=False)
+    if not all(shard_path(folder, index).exists() for index in range(job.shards or 0)):
+        dataset.run(job, Console(quiet=True))
     return folder
