@@ -66,15 +66,14 @@ class ControlGate:
         with self._arrived:
             self._now_s = now_s
 
-    def wait(self, limit_s: float) -> bool:
+    def wait(self, limit_s: float, silent_limit_s: float) -> bool:
         """Wait for a control made of the newest tick's odometry; False, counted as late, if none comes in time.
 
-        While the newest control is too old already, or none came yet, nothing is waited for.
+        silent_limit_s: the limit while the car is braked for want of a control; short, so that the world goes on, but
+        not zero, or the world would run away from a controller that comes back.
         """
         with self._arrived:
-            if self._why() != "":
-                return False
-            until_s = time.monotonic() + limit_s
+            until_s = time.monotonic() + (silent_limit_s if self._why() else limit_s)
             while self._stamp_s < self._now_s - 1e-6:
                 left_s = until_s - time.monotonic()
                 if self._over or left_s <= 0.0 or not self._arrived.wait(left_s):

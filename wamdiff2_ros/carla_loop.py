@@ -134,7 +134,7 @@ class BridgeLoop:
         self._navigate(session, now)
         self._sensors(now)
         if self._settings.owns_tick:
-            self.gate.wait(self._settings.control_wait_s)
+            self.gate.wait(self._settings.control_wait_s, self._settings.step_s)
         decision = self.gate.decide(speed)
         if decision.why_braked != self.why_braked:
             self._say(f"braking: {decision.why_braked}" if decision.why_braked else "driving")
@@ -158,28 +158,28 @@ class BridgeLoop:
             self._outputs.sensors(self.inbox.newest(), self._reference)
 
     def _navigate(self, session: Session, now: EgoNow) -> None:
+        base = cm.base_pose(now, self._rig.base_link_x_m)
         if self._goal_changed.is_set():
             self._goal_changed.clear()
-            self._plan_route(session, now)
-        base = cm.base_pose(now, self._rig.base_link_x_m)
+            self._plan_route(session, base, now.stamp_s)
         if self._progress.route is not None:
             self._outputs.navigation(self._progress.route, self._progress.at(base.x, base.y), now.stamp_s)
 
-    def _plan_route(self, session: Session, now: EgoNow) -> None:
-        """A route from where the car is: to the goal, or a random one. None is said, not fatal."""
+    def _plan_route(self, session: Session, base: cf.RosPose, stamp_s: float) -> None:
+        """A route from where base_link is: to the goal, or a random one. None is said, not fatal."""
         location = self._carla.Location
-        here = location(*now.position)
+        here = location(*cf.ros_to_carla_vector(*base.position))
         try:
             if self._goal is None:
                 route = random_route(session.map, here, self._settings.route_m, self._settings.seed)
             else:
-                route = route_to(session.map, here, location(x=self._goal[0], y=self._goal[1], z=now.position[2]))
+                route = route_to(session.map, here, location(x=self._goal[0], y=self._goal[1], z=here.z))
         except DataError as error:
             self._progress.route = None
             self._say(f"no route: {error}")
             return
         self._progress.start(route)
-        self._outputs.route(route, now.stamp_s)
+        self._outputs.route(route, stamp_s)
 
     def _wheel_ratio(self, session: Session, speed: float) -> float:
         full = self._settings.full_steer_rad

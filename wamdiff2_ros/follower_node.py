@@ -25,7 +25,7 @@ from wamdiff2_ros import conversions as cv
 from wamdiff2_ros.odometry import OdometryHistory, OdometrySample
 from wamdiff2_ros.plan_messages import smooth_of
 from wamdiff2_ros.process import run_node
-from wamdiff2_ros.qos import CONTROL, ODOMETRY_IN, OUTPUT
+from wamdiff2_ros.qos import CONTROL, EVERY_ODOMETRY_IN, ODOMETRY_IN, OUTPUT
 
 STOP = VehicleControl(brake=0.5)
 DIAGNOSTICS_S = 1.0
@@ -45,7 +45,7 @@ class FollowerNode(Node):
 
     controller: "follower" (ours) or "waypoint_pid". full_steer_rad: the wheel angle that the control's steer 1 means; 0
     (waypoint PID only): the vehicle's own full lock. on_odometry: a control for every odometry message instead of
-    rate_hz of them, for a simulator that waits for it.
+    rate_hz of them, for a simulator that waits for it and whose odometry is reliable.
     """
 
     def __init__(self, **node_options: Any) -> None:
@@ -63,13 +63,14 @@ class FollowerNode(Node):
         self._controller = make_controller(controller, full_steer_rad)
         self._wants_raw = controller == WAYPOINT_PID
         self._driven_s = -1e9
+        odometry_in = EVERY_ODOMETRY_IN if self._on_odometry else ODOMETRY_IN
         self._history = OdometryHistory()
         self._odometry_received_s = -1e9
         self._plan: PlanInUse | None = None
         self._why_stopped = ""
         self._control = self.create_publisher(VehicleControlMsg, "~/output/control", CONTROL)
         self.create_subscription(TrajectoryMsg, "~/input/trajectory", self._trajectory_arrived, OUTPUT)
-        self.create_subscription(Odometry, "~/input/odometry", self._odometry_arrived, ODOMETRY_IN)
+        self.create_subscription(Odometry, "~/input/odometry", self._odometry_arrived, odometry_in)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", OUTPUT)
         steady = Clock(clock_type=ClockType.STEADY_TIME)
         self.create_timer(1.0 / self._rate_hz, self._timer_ticked, clock=steady)

@@ -14,6 +14,8 @@ IMAGES_IN = {
     "reliable": QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=1, reliability=ReliabilityPolicy.RELIABLE),
 }
 ODOMETRY_IN = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=20, reliability=ReliabilityPolicy.BEST_EFFORT)
+# Where the sender, a reliable one, waits for the answer to every sample.
+EVERY_ODOMETRY_IN = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=20, reliability=ReliabilityPolicy.RELIABLE)
 # What we publish: reliable, so that any subscriber matches.
 SENSOR_OUT = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=10, reliability=ReliabilityPolicy.RELIABLE)
 OUTPUT = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=20, reliability=ReliabilityPolicy.RELIABLE)

@@ -28,7 +28,7 @@ from wamdiff2_ros import conversions as cv  # noqa: E402
 from wamdiff2_ros import plan_messages  # noqa: E402
 from wamdiff2_ros.follower_node import FollowerNode  # noqa: E402
 from wamdiff2_ros.odometry import OdometrySample  # noqa: E402
-from wamdiff2_ros.qos import CONTROL, ODOMETRY_IN, OUTPUT  # noqa: E402
+from wamdiff2_ros.qos import CONTROL, OUTPUT  # noqa: E402
 
 LIMIT_S = 30.0
 
@@ -50,7 +50,7 @@ class Car:
         self.probe.create_subscription(VehicleControl, "/follower/output/control", self.controls.append, CONTROL)
         self.said: list[DiagnosticArray] = []
         self.probe.create_subscription(DiagnosticArray, "/diagnostics", self.said.append, OUTPUT)
-        self.odometry = self.probe.create_publisher(Odometry, "/follower/input/odometry", ODOMETRY_IN)
+        self.odometry = self.probe.create_publisher(Odometry, "/follower/input/odometry", OUTPUT)
         self.plans = self.probe.create_publisher(Trajectory, "/follower/input/trajectory", OUTPUT)
         self.stamp_s = 100.0
         self.spin_until(lambda: self.odometry.get_subscription_count() and self.plans.get_subscription_count())
