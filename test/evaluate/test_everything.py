@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,12 @@ def test_what_is_absent_or_fails_is_said_and_stops_nothing(tmp_path: Path, check
     assert [one["benchmark"] for one in report["absent"]] == ["gone", "unnamed"]
     assert report["errors"][0]["error"] == "DataError: cut file" and report["errors"][0]["seed"] == 1
     assert report["rows"][0]["values"] == [32] and any("cut file" in line for line in told)
+
+    def killed(request: Request) -> Measured:
+        raise BrokenProcessPool("a process was killed")
+
+    (error,) = evaluate(configured(tmp_path, checkpoint), [Made(measure=killed)])["errors"]
+    assert error["error"] == "BrokenProcessPool: a process was killed"
     output.write_report(tmp_path / "out", report)
     for name in ("report.md", "report.html"):
         text = (tmp_path / "out" / name).read_text()

@@ -19,6 +19,9 @@ from wamdiff2_core.evaluate.everything.table import Cell, absence, rows
 from wamdiff2_core.evaluate.frame_batches import fingerprint
 from wamdiff2_core.evaluate.machine import machine
 
+# What one measurement may end in without ending the others: errors of ours, a full disk, a device out of memory, a
+# process of a pool that was killed. All are in the report, and the command's exit code is 1.
+KEPT = (Wamdiff2Error, OSError, RuntimeError, MemoryError)
 FILES = "files"  # the folder of a benchmark that scores files made elsewhere
 
 
@@ -52,7 +55,7 @@ def evaluate(
             try:
                 cells.append(Cell(benchmark, place.checkpoint, place.folder, place.setting, place.seed,
                                   _measure(config, benchmark, place, tell)))  # fmt: skip
-            except Wamdiff2Error as error:
+            except KEPT as error:
                 tell(f"{benchmark.title}: failed: {error}")
                 errors.append(_error(benchmark, place, error))
     return {
@@ -118,7 +121,7 @@ def _told(benchmark: Benchmark, place: Place) -> str:
     return f"{benchmark.title}: {place.checkpoint} ({place.folder}), {place.setting}, seed {place.seed}"
 
 
-def _error(benchmark: Benchmark, place: Place, error: Wamdiff2Error) -> dict[str, Any]:
+def _error(benchmark: Benchmark, place: Place, error: Exception) -> dict[str, Any]:
     return {
         "benchmark": benchmark.title,
         "checkpoint": str(place.folder or ""),
