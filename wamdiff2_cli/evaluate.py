@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from wamdiff2_cli import evaluate_all, evaluate_drivebench, evaluate_lingoqa
+from wamdiff2_cli import evaluate_all, evaluate_coco, evaluate_drivebench, evaluate_lingoqa
 from wamdiff2_core.errors import ConfigError
 
 NAME = "evaluate"
 OUT = Path("out")
 app = typer.Typer(help="Measure a checkpoint: on labelled frames, on drives, on benchmarks.", no_args_is_help=True)
-for module in (evaluate_all, evaluate_lingoqa, evaluate_drivebench):
+for module in (evaluate_all, evaluate_lingoqa, evaluate_drivebench, evaluate_coco):
     app.command(module.NAME)(module.run)
 
 Blocks = Annotated[str, typer.Option("--block-sizes", help="Block sizes, like 1,4,8,16,32")]

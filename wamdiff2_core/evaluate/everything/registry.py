@@ -7,9 +7,10 @@ from wamdiff2_core.evaluate.everything.benchmark import Benchmark
 
 def benchmarks() -> tuple[Benchmark, ...]:
     """All of them. Imported here and not above: a benchmark may need libraries that another does not."""
+    from wamdiff2_core.evaluate.coco.row import Coco
     from wamdiff2_core.evaluate.drivebench.row import DriveBench
     from wamdiff2_core.evaluate.everything.rows.bench2drive import Bench2Drive
     from wamdiff2_core.evaluate.everything.rows.frames import Frames
     from wamdiff2_core.evaluate.lingoqa.row import LingoQa
 
-    return (Bench2Drive(), LingoQa(), DriveBench(), Frames())
+    return (Bench2Drive(), Coco(), LingoQa(), DriveBench(), Frames())
