@@ -63,11 +63,13 @@ def measured(report: Mapping[str, Any], out: Path) -> Measured:
 
 def _figures(report: Mapping[str, Any]) -> list[Figure]:
     count = report["choices"]
+    none = "" if count else "no multiple-choice question is there"
+    official = none or "letter by the official rule"
+    first = none or "only a letter that the answer begins with counts"
     made = [
-        Figure("accuracy", report["accuracy"], "share", count=count, main=True, note="letter by the official rule"),
-        Figure("accuracy, first letter", report["accuracy_first_letter"], "share", count=count,
-               note="only a letter that the answer begins with counts"),
-    ]  # fmt: skip
+        Figure("accuracy", report["accuracy"], "share", count=count, main=True, note=official),
+        Figure("accuracy, first letter", report["accuracy_first_letter"], "share", count=count, note=first),
+    ]
     for name, part in report["parts"].items():
         if part.get("accuracy") is not None:
             made.append(Figure(f"{name} accuracy", part["accuracy"], "share", count=part["choices"]))
