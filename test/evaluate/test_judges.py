@@ -68,6 +68,8 @@ def test_folders_that_hold_no_judge_are_named(judge: Path, tmp_path: Path) -> No
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError):
         LingoJudge(tmp_path)
+    with pytest.raises(DataError, match="gave no number"):
+        LingoJudge(write_judge(tmp_path / "nan", float("nan"))).verdicts(["q"], [["a"]], ["a"])
     with pytest.raises(DataError, match="no reference"):
         LingoJudge(judge).verdicts(["q"], [[]], ["a"])
 
