@@ -47,6 +47,11 @@ class World:
     def needs(self, options: Options) -> list[str]:
         """See `Benchmark.needs`. It brings its own data."""
         reading.check(self.name, options, KINDS)
+        reading.members(self.name, options, "towns", str)
+        for key in ("route_m", "traffic"):
+            reading.members(self.name, options, key, int, 2)
+        for key in ("frames", "routes_per_town", "seed"):
+            reading.least(self.name, options, key, 0)
         if not options.get("frames", 200) and not options.get("routes_per_town", 1):
             raise ConfigError("world: expected frames or routes_per_town above 0")
         return []

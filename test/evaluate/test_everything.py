@@ -184,6 +184,11 @@ def test_options_are_checked() -> None:
     with pytest.raises(ConfigError, match="x: a: expected int, got True"):
         options.check("x", {"a": True}, {"a": int})
     options.check("x", {"a": 1, "b": None}, {"a": float, "b": (str, type(None))})
+    for values in ([], [1.5], [True], [1, 2, 3], ["1", "2"]):
+        with pytest.raises(ConfigError, match="x: a: expected 2 int"):
+            options.members("x", {"a": values}, "a", int, 2)
+    with pytest.raises(ConfigError, match="x: a: expected at least 0, got -1"):
+        options.least("x", {"a": -1}, "a", 0)
     for benchmark in registry.benchmarks():
         with pytest.raises(ConfigError, match="no option 'wrong'"):
             benchmark.needs({"wrong": 1})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wamdiff2_cli.evaluate_all import benchmarks
-from wamdiff2_core.errors import ConfigError
+from wamdiff2_core.errors import ConfigError, DataError
 from wamdiff2_core.evaluate.decode_grid import Setting
 from wamdiff2_core.evaluate.everything import config as configuration
 from wamdiff2_core.evaluate.everything.benchmark import Request
@@ -52,6 +52,12 @@ def test_what_it_cannot_do_is_named(tmp_path: Path) -> None:
         World().needs({"frames": 0, "routes_per_town": 0})
     with pytest.raises(ConfigError, match="no option 'town'"):
         World().needs({"town": "Town01"})
+    for wrong in ({"towns": [1]}, {"towns": []}, {"route_m": [1]}, {"traffic": [1, 2.5]}, {"routes_per_town": -1}):
+        with pytest.raises(ConfigError, match=f"world: {next(iter(wrong))}: expected"):
+            World().needs(wrong)
     assert World().needs({"latency_s": None}) == []
+    unknown = Request({"towns": ["Nowhere"], "frames": 0}, tmp_path, TINY)
+    with pytest.raises(DataError, match="Nowhere"):
+        World().run(unknown)
     with pytest.raises(ConfigError, match="greedily"):
         World().run(Request({}, tmp_path, TINY, Setting(temperature=0.5)))

@@ -32,6 +32,7 @@ class DriveBench:
     def needs(self, options: Options) -> list[str]:
         """See `Benchmark.needs`."""
         reading.check(self.name, options, KINDS)
+        reading.least(self.name, options, "most", 0)
         return reading.absent(options, ("questions", "images"), PATHS)
 
     def run(self, request: Request) -> Measured:

@@ -24,6 +24,22 @@ def check(name: str, options: Mapping[str, Any], kinds: Kinds) -> None:
             raise ConfigError(f"{name}: {key}: expected {names}, got {value!r}")
 
 
+def members(name: str, options: Mapping[str, Any], key: str, kind: type, count: int = 0) -> None:
+    """ConfigError unless the list under `key`, if there is one, holds only this kind, and `count` of it (0: any)."""
+    values = options.get(key)
+    if values is None:
+        return
+    wrong = [value for value in values if not isinstance(value, kind) or isinstance(value, bool)]
+    if wrong or not values or (count and len(values) != count):
+        raise ConfigError(f"{name}: {key}: expected {count or 'some'} {kind.__name__}, got {values!r}")
+
+
+def least(name: str, options: Mapping[str, Any], key: str, value: int) -> None:
+    """ConfigError if the number under `key`, if there is one, is below `value`."""
+    if options.get(key) is not None and options[key] < value:
+        raise ConfigError(f"{name}: {key}: expected at least {value}, got {options[key]}")
+
+
 def absent(options: Mapping[str, Any], needed: Sequence[str], also: Sequence[str] = ()) -> list[str]:
     """A line for each file or folder of `needed` that is not named or not there, and of `also` that is not there."""
     lines = [f"`{key}` is not named in the configuration" for key in needed if not options.get(key)]

@@ -28,6 +28,7 @@ class LingoQa:
     def needs(self, options: Options) -> list[str]:
         """See `Benchmark.needs`."""
         reading.check(self.name, options, KINDS)
+        reading.least(self.name, options, "most", 0)
         return reading.absent(options, ("references", "images"), ("judge",))
 
     def run(self, request: Request) -> Measured:

@@ -23,7 +23,8 @@ class Bench2Drive:
     def needs(self, options: Options) -> list[str]:
         """See `Benchmark.needs`."""
         reading.check(self.name, options, {"results": list, "map_lookups": str})
-        if not options.get("results"):
+        reading.members(self.name, options, "results", str)
+        if "results" not in options:
             return ["`results` is not named in the configuration: a list of folders of result files, one per seed"]
         lines = [f"results: {path} is not there" for path in options["results"] if not Path(path).exists()]
         return lines + reading.absent(options, (), ("map_lookups",))

@@ -80,6 +80,7 @@ class Frames:
     def needs(self, options: Options) -> list[str]:
         """See `Benchmark.needs`."""
         reading.check(self.name, options, {"data": str, "frames": int})
+        reading.least(self.name, options, "frames", 0)
         return reading.absent(options, ("data",))
 
     def run(self, request: Request) -> Measured:
