@@ -69,14 +69,14 @@ def touched_at_start(start: np.ndarray, objects: Objects) -> np.ndarray:
     return touched
 
 
-def near(states: np.ndarray, objects: Objects) -> Objects:
-    """Objects that come near any of the states (N, 41, 11) or their projections at any time."""
+def near(states: np.ndarray, objects: Objects) -> np.ndarray:
+    """Which objects (O,) come near any of the states (N, 41, 11) or their projections at any time."""
     reach = np.hypot(*car.HALF_SIZE_M) + car.REAR_AXLE_TO_CENTRE_M + np.hypot(*objects.half.T)
     reach += np.abs(states[..., car.SPEED_X]).max() * LOOK_AHEAD[-1] * car.STEP_S
     low, high = states[..., :2].min(axis=(0, 1)), states[..., :2].max(axis=(0, 1))
     position = objects.poses[..., :2]
     inside = (position >= (low - reach[:, None])[:, None]) & (position <= (high + reach[:, None])[:, None])
-    return objects.only(inside.all(axis=2).any(axis=1))
+    return np.logical_or.reduce(np.logical_and.reduce(inside, axis=2), axis=1)
 
 
 def at_fault(states: np.ndarray, where: Where, objects: Objects) -> np.ndarray:

@@ -56,10 +56,10 @@ def history_signals(states: np.ndarray, past: np.ndarray) -> dict[str, np.ndarra
 
 def within_limits(signals: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Whether each signal stays strictly within its limits, (N,) each."""
-    return {
-        name: (values.min(axis=1) > LIMITS[name][0]) & (values.max(axis=1) < LIMITS[name][1])
-        for name, values in signals.items()
-    }
+    values = np.stack(list(signals.values()))  # (6, N, T)
+    low, high = np.array([LIMITS[name] for name in signals]).T[..., None]
+    fine = (np.minimum.reduce(values, axis=2) > low) & (np.maximum.reduce(values, axis=2) < high)
+    return dict(zip(signals, fine))
 
 
 def changes(states: np.ndarray, before: np.ndarray, steps: int) -> dict[str, np.ndarray]:

@@ -61,6 +61,8 @@ def lane_keeping(where: Where, centreline: np.ndarray, count: int) -> np.ndarray
 
     Steps inside an intersection are left out: they neither count nor end the row.
     """
+    if not count:
+        return np.ones(0)
     centre, counted = where.centre[:count], ~where.centre_in_intersection[:count]
     off = farther_than(centre.reshape(-1, 2), centreline, LANE_DISTANCE_M).reshape(counted.shape)
     so_far = np.cumsum(off & counted, axis=1)

@@ -6,13 +6,15 @@ start, because maps lie at millions of metres.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from wamdiff2_core.errors import DataError
+from wamdiff2_core.evaluate.navsim import fields
 from wamdiff2_core.evaluate.navsim import vehicle as car
-from wamdiff2_core.evaluate.navsim.fields import distinct, field, listed, number, numbers, size, steps_between, text
+from wamdiff2_core.evaluate.navsim.fields import distinct, listed, number, numbers, size, steps_between, text
 from wamdiff2_core.evaluate.navsim.geometry import edges_of
 from wamdiff2_core.evaluate.navsim.vehicle import PLAN_POSES, POSES
 
@@ -83,14 +85,15 @@ class Scene:
     plan: np.ndarray  # (8, 3), in the frame of the ego
     human: np.ndarray | None  # (8, 3)
     before: Before | None
+    kept: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)  # what scoring makes of it once
 
 
 def read_scene(record: object) -> Scene:
     """A scene out of its plain form. DataError names what is missing, of a wrong shape, not finite or there twice."""
     name = text(record, "id", "scene")
-    ego = field(record, "ego", name)
-    origin = numbers(field(ego, "pose", f"{name}.ego"), (3,), f"{name}.ego.pose")[:2].copy()
-    areas = _areas(field(record, "map", name), origin, name)
+    ego = fields.field(record, "ego", name)
+    origin = numbers(fields.field(ego, "pose", f"{name}.ego"), (3,), f"{name}.ego.pose")[:2].copy()
+    areas = _areas(fields.field(record, "map", name), origin, name)
     human = record.get("human") if isinstance(record, dict) else None
     previous = record.get("previous") if isinstance(record, dict) else None
     return Scene(
@@ -99,11 +102,11 @@ def read_scene(record: object) -> Scene:
         start=_state(ego, origin, f"{name}.ego"),
         past=_past(listed(record, "ego_past", name), origin, name),
         areas=areas,
-        centreline=_centreline(field(record, "route_centerline", name), origin, name),
+        centreline=_centreline(fields.field(record, "route_centerline", name), origin, name),
         red=_red_lights(listed(record, "traffic_lights", name), areas, name),
         objects=_objects(record, origin, name),
-        reference=_moved(numbers(field(record, "reference", name), (POSES, 3), f"{name}.reference"), origin),
-        plan=_plan(field(record, "plan", name), f"{name}.plan"),
+        reference=_moved(numbers(fields.field(record, "reference", name), (POSES, 3), f"{name}.reference"), origin),
+        plan=_plan(fields.field(record, "plan", name), f"{name}.plan"),
         human=None if human is None else _plan(human, f"{name}.human"),
         before=None if previous is None else _before(previous, origin, name),
     )
@@ -137,9 +140,11 @@ def _moved(poses: np.ndarray, origin: np.ndarray) -> np.ndarray:
 
 def _state(record: object, origin: np.ndarray, where: str) -> np.ndarray:
     state = np.zeros(len(car.COLUMNS))
-    state[: car.HEADING + 1] = _moved(numbers(field(record, "pose", where), (3,), f"{where}.pose"), origin)
-    state[[car.SPEED_X, car.SPEED_Y]] = numbers(field(record, "velocity", where), (2,), f"{where}.velocity")
-    state[[car.ACCEL_X, car.ACCEL_Y]] = numbers(field(record, "acceleration", where), (2,), f"{where}.acceleration")
+    state[: car.HEADING + 1] = _moved(numbers(fields.field(record, "pose", where), (3,), f"{where}.pose"), origin)
+    state[[car.SPEED_X, car.SPEED_Y]] = numbers(fields.field(record, "velocity", where), (2,), f"{where}.velocity")
+    state[[car.ACCEL_X, car.ACCEL_Y]] = numbers(
+        fields.field(record, "acceleration", where), (2,), f"{where}.acceleration"
+    )
     state[car.STEER] = number(record, "steering", where)
     return state
 
@@ -161,10 +166,10 @@ def _areas(record: object, origin: np.ndarray, name: str) -> tuple[Area, ...]:
     areas = []
     for index, polygon in enumerate(listed(record, "polygons", f"{name}.map")):
         where = f"{name}.map.polygons[{index}]"
-        kind, on_route = text(polygon, "type", where), field(polygon, "on_route", where)
+        kind, on_route = text(polygon, "type", where), fields.field(polygon, "on_route", where)
         if kind not in LANES + DRIVABLE or not isinstance(on_route, bool):
             raise DataError(f"{where}: expected on_route and a type of {LANES + DRIVABLE}, got {on_route!r}, {kind!r}")
-        ring = numbers(field(polygon, "exterior", where), (None, 2), f"{where}.exterior") - origin
+        ring = numbers(fields.field(polygon, "exterior", where), (None, 2), f"{where}.exterior") - origin
         if len(ring) > 1 and (ring[0] == ring[-1]).all():
             ring = ring[:-1]
         if len(ring) < 3:
@@ -189,7 +194,7 @@ def _red_lights(records: list, areas: tuple[Area, ...], name: str) -> tuple[tupl
     lights = []
     for index, record in enumerate(records):
         where = f"{name}.traffic_lights[{index}]"
-        connector, state = text(record, "lane_connector_id", where), field(record, "state", where)
+        connector, state = text(record, "lane_connector_id", where), fields.field(record, "state", where)
         states = [state] * POSES if isinstance(state, str) else state
         if not isinstance(states, list) or len(states) != POSES or any(one not in LIGHTS for one in states):
             raise DataError(f"{where}.state: expected one of {LIGHTS} or a list of {POSES}, got {state!r}")
@@ -235,7 +240,7 @@ def _static(record: object, where: str) -> tuple[np.ndarray, list[float], bool]:
 def _kind(record: object, kinds: tuple[str, ...], where: str) -> None:
     text(record, "token", where)
     if text(record, "type", where) not in kinds:
-        raise DataError(f"{where}.type: expected one of {kinds}, got {field(record, 'type', where)!r}")
+        raise DataError(f"{where}.type: expected one of {kinds}, got {fields.field(record, 'type', where)!r}")
 
 
 def _half(record: object, where: str) -> list[float]:
@@ -244,6 +249,6 @@ def _half(record: object, where: str) -> list[float]:
 
 def _before(record: object, origin: np.ndarray, name: str) -> Before:
     where = f"{name}.previous"
-    start = _state(field(record, "ego", where), origin, f"{where}.ego")
-    plan = _plan(field(record, "plan", where), f"{where}.plan")
+    start = _state(fields.field(record, "ego", where), origin, f"{where}.ego")
+    plan = _plan(fields.field(record, "plan", where), f"{where}.plan")
     return Before(steps_between(record, "dt", where), start, path_of(plan[None], start)[0])

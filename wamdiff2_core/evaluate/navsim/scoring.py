@@ -32,7 +32,9 @@ Table = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Driven:
-    """What N drives of the car did: plans, then the human if there is one, last the reference. First axis: the drive.
+    """What N drives of the car did: plans, or plans, then the human if there is one, last the reference.
+
+    First axis: the drive.
 
     states: (N, 41, 11). faults, meets: (N, 41, O) contacts at fault and objects met by driving on straight.
     agent, at_start: (O,) whether an object is an agent, and whether it overlaps the car at the start. progress_m: (N,).
@@ -41,10 +43,25 @@ class Driven:
     states: np.ndarray
     where: Where
     faults: np.ndarray
-    meets: np.ndarray  # (N - 1, 41, O), without the reference
+    meets: np.ndarray  # of the plans and the human, without the reference
     agent: np.ndarray
     at_start: np.ndarray
     progress_m: np.ndarray
+
+
+@dataclass(frozen=True)
+class Own:
+    """What a scene's own drives come to, the same for all plans: made once for each scene.
+
+    before: states (41, 11) of the plan before. human: its sub-scores of v2. v1_m, v2_m: the reference's progress times
+    the product of its factors. at_start: (all objects,) see Driven.
+    """
+
+    before: np.ndarray | None
+    human: dict[str, float] | None
+    v1_m: float
+    v2_m: float
+    at_start: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -100,57 +117,72 @@ def drive(scene: Scene, plans: np.ndarray) -> tuple[Driven, np.ndarray | None]:
         starts = np.concatenate([starts, scene.before.start[None]])
     states = simulate(paths, starts)
     before = None if scene.before is None else states[-1]
-    return _driven(scene, states if before is None else states[:-1]), before
+    at_start = collisions.touched_at_start(scene.start, scene.objects)
+    return _driven(scene, states if before is None else states[:-1], at_start, met=-1), before
 
 
-def _driven(scene: Scene, states: np.ndarray) -> Driven:
+def _driven(scene: Scene, states: np.ndarray, at_start: np.ndarray, met: int | None = None) -> Driven:
+    """`met`: of how many drives the objects met by driving straight on are asked for."""
     where = locate(states, scene.areas)
-    objects = collisions.near(states, scene.objects)
+    near = collisions.near(states, scene.objects)
+    objects = scene.objects if near.all() else scene.objects.only(near)
     return Driven(
         states=states,
         where=where,
         faults=collisions.at_fault(states, where, objects),
-        meets=collisions.would_meet(states[:-1], where, objects),
+        meets=collisions.would_meet(states[:met], where, objects),
         agent=objects.agent,
-        at_start=collisions.touched_at_start(scene.start, objects),
+        at_start=at_start[near],
         progress_m=rules.progress(where.centre, scene.centreline),
     )
 
 
+def _own(scene: Scene) -> Own:
+    """The scene's own drives, scored when first asked for."""
+    if "own" not in scene.kept:
+        driven, before = drive(scene, np.zeros((0, PLAN_POSES, 3)))
+        parts, masked = _parts_v2(scene, driven), driven.progress_m * _factors_v1(driven)
+        human = None if scene.human is None else {name: float(values[0]) for name, values in parts.items()}
+        reference = float(driven.progress_m[-1] * _product(parts)[-1])
+        at_start = collisions.touched_at_start(scene.start, scene.objects)
+        scene.kept["own"] = Own(before, human, float(masked[-1]), reference, at_start)
+    return scene.kept["own"]
+
+
 def _score_chunk(scene: Scene, plans: np.ndarray) -> Scored:
-    driven, before = drive(scene, plans)
-    count = len(plans)
-    states = driven.states[:count]
-    v2 = _parts_v2(scene, driven)
-    product = _product(v2)
-    rows = {name: values[:count] for name, values in v2.items()}
-    reference = driven.progress_m[-1] * product[-1]
-    rows["ep"] = rules.progress_v2(driven.progress_m[:count], product[:count], reference)
+    own, count = _own(scene), len(plans)
+    states = simulate(path_of(plans, scene.start), np.broadcast_to(scene.start, (count, len(scene.start))))
+    driven = _driven(scene, states, own.at_start)
+    rows = _parts_v2(scene, driven)
+    rows["ep"] = rules.progress_v2(driven.progress_m, _product(rows), own.v2_m)
     rows["hc"] = _comfortable(comfort.history_signals(states, scene.past))
     rows["ec"] = np.full(count, np.nan)
-    if before is not None and scene.before is not None:
-        rows["ec"] = comfort.extended_comfort(comfort.changes(states, before, scene.before.steps))
-    human = None if scene.human is None else {name: float(values[count]) for name, values in v2.items()}
-    return Scored(_v1(driven, count), _v2(rows), None if human is None else _forgiven(rows, human), human, states)
+    if own.before is not None and scene.before is not None:
+        rows["ec"] = comfort.extended_comfort(comfort.changes(states, own.before, scene.before.steps))
+    forgiven = None if own.human is None else _forgiven(rows, own.human)
+    return Scored(_v1(driven, own.v1_m), _v2(rows), forgiven, own.human, states)
 
 
-def _v1(driven: Driven, count: int) -> Table:
-    """PDMS of the first `count` drives; the last one is the reference."""
+def _factors_v1(driven: Driven) -> np.ndarray:
+    return collisions.no_collision_score(driven.faults, driven.agent) * rules.drivable_area(driven.where)
+
+
+def _v1(driven: Driven, reference_m: float) -> Table:
+    """PDMS of plans; `reference_m`: the reference's progress times its factors."""
     nc, dac = collisions.no_collision_score(driven.faults, driven.agent), rules.drivable_area(driven.where)
-    masked = driven.progress_m * nc * dac
     parts = {
-        "nc": nc[:count],
-        "dac": dac[:count],
-        "ddc_not_in_score": rules.driving_direction(driven.where, outside_intersections=False)[:count],
-        "ep": rules.progress_v1(masked[:count], (nc * dac)[:count], masked[-1]),
-        "ttc": 1.0 - np.logical_or.reduce(driven.meets[:count], axis=(1, 2)),
-        "comfort": _comfortable(comfort.plan_signals(driven.states[:count])),
+        "nc": nc,
+        "dac": dac,
+        "ddc_not_in_score": rules.driving_direction(driven.where, outside_intersections=False),
+        "ep": rules.progress_v1(driven.progress_m * nc * dac, nc * dac, reference_m),
+        "ttc": 1.0 - np.logical_or.reduce(driven.meets, axis=(1, 2)),
+        "comfort": _comfortable(comfort.plan_signals(driven.states)),
     }
     return {**parts, "score": parts["nc"] * parts["dac"] * _weighted(parts, V1_WEIGHTS)}
 
 
 def _parts_v2(scene: Scene, driven: Driven) -> Table:
-    """Sub-scores that need no comparison, of all drives; TTC and LK leave out the reference.
+    """Sub-scores that need no comparison, of all drives; TTC and LK of those whose `meets` are known.
 
     Objects that overlap the car at the start do not count.
     """
