@@ -130,7 +130,9 @@ class Follower:
 
     def _pedals(self, target: Target, speed: float, dt: float) -> VehicleControl:
         config = self.config
-        error = target.speed_mps - speed
+        # A speed-up that the plan's acceleration brings by itself must not count twice; braking early does no harm.
+        expected = max(0.0, target.acceleration_mps2) * config.speed_preview_s
+        error = target.speed_mps - (speed + expected)
         wanted = (
             target.acceleration_mps2
             + config.speed_gain_per_s * error
