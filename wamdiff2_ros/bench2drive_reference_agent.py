@@ -26,8 +26,9 @@ def get_entry_point() -> str:
 class ReferencePlanner:
     """The stage's reference driver as a planner. WAMDIFF2_REFERENCE=plain: the expert without situations."""
 
-    def __init__(self, stage: Any) -> None:
-        self._driver = Reference(stage, knows=os.environ.get("WAMDIFF2_REFERENCE") != "plain")
+    def __init__(self, world: Any) -> None:
+        knows = os.environ.get("WAMDIFF2_REFERENCE") != "plain"
+        self._driver = Reference(world.stage, knows, world.stop_places())
 
     def plan(self, scene: Scene) -> Plan | Failure:
         """The scene is not looked at."""
@@ -43,4 +44,4 @@ class ReferenceAgent(Wamdiff2Agent):
 
     def make_planner(self) -> Planner:
         """A new one for each route: it belongs to the route's world."""
-        return ReferencePlanner(self.hero_actor._world.stage)
+        return ReferencePlanner(self.hero_actor._world)

@@ -175,7 +175,11 @@ class TrafficLight(Actor):
     def __init__(self, number: int, place: carla.Transform, half_width: float, group: int, world: Any) -> None:
         super().__init__(number, "traffic.traffic_light")
         self._transform, self.group, self._world = place, group, world
-        self.trigger_volume = carla.BoundingBox(carla.Location(), carla.Vector3D(half_width, 1.0, 1.0))
+        self._half = (half_width, 1.0, 1.0)
+
+    @property
+    def trigger_volume(self) -> carla.BoundingBox:
+        return _box(self._half)
 
     @property
     def state(self) -> carla.TrafficLightState:
@@ -191,10 +195,18 @@ class TrafficLight(Actor):
 class StopSign(Actor):
     """A stop sign with the piece of road in which one has to stop."""
 
-    def __init__(self, number: int, place: carla.Transform, half: carla.Vector3D) -> None:
+    def __init__(self, number: int, place: carla.Transform, half: tuple[float, float, float]) -> None:
         super().__init__(number, "traffic.stop")
-        self._transform = place
-        self.trigger_volume = carla.BoundingBox(carla.Location(), half)
+        self._transform, self._half = place, half
+
+    @property
+    def trigger_volume(self) -> carla.BoundingBox:
+        return _box(self._half)
+
+
+def _box(half: tuple[float, float, float]) -> carla.BoundingBox:
+    """A new box each time: carla.Transform.transform writes into the location that it is given."""
+    return carla.BoundingBox(carla.Location(), carla.Vector3D(*half))
 
 
 class ActorList(list):

@@ -16,7 +16,7 @@ import numpy as np
 
 from wamdiff2_core.carla_frames import CARLA_WHEEL_DEG, CarlaControl, carla_to_ros_control, carla_to_ros_points
 from wamdiff2_core.errors import ConfigError
-from wamdiff2_sim.leaderboard.actors import Actor, ActorList, Ego, Prop, RoadUser
+from wamdiff2_sim.leaderboard.actors import Actor, ActorList, Ego, Prop, RoadUser, StopSign, pose_of
 from wamdiff2_sim.leaderboard.blueprints import Blueprint, BlueprintLibrary
 from wamdiff2_sim.leaderboard.sensors import SENSORS, CameraSensor, Failings, Sensor
 from wamdiff2_sim.leaderboard.signals import stop_signs, traffic_lights
@@ -38,6 +38,7 @@ from wamdiff2_sim.vehicle import MAX_STEER_RAD
 
 TICK_S = float(np.float32(0.05))  # as the server rounds it: the speedometer waits for MORE than 0.05 s
 EGO_NUMBER, FIRST_SENSOR = 100, 30_000_000
+ON_WAY_M = 2.0
 MOST_TICKS = 4000  # of a route, the limit of Bench2Drive
 WHEEL_RATIO = MAX_STEER_RAD / math.radians(CARLA_WHEEL_DEG)
 
@@ -103,6 +104,17 @@ class StandInWorld:
             self._pictures = self.stage.render()
         return self._pictures
 
+    def stop_places(self) -> list[float]:
+        """Arc lengths (m) on the route of the stop signs that are for us."""
+        found = []
+        for sign in (one for one in self._signals if isinstance(one, StopSign)):
+            pose = pose_of(sign.get_transform())
+            s, lateral = self.stage.route.project(np.array([pose.x, pose.y]))
+            ahead = math.cos(self.stage.route.heading_at(s) - pose.yaw) > 0.7
+            if abs(lateral) < ON_WAY_M and ahead and 0.5 < s < self.stage.route.length - 0.5:
+                found.append(s)
+        return found
+
     def close(self) -> None:
         """End of the route: nothing is alive any more."""
         for one in (*self._users.values(), *self._sensors, *([self._ego] if self._ego else [])):
@@ -110,6 +122,24 @@ class StandInWorld:
         self._sensors = []
         if self._stage is not None:
             self._stage.close()
+
+    def update_users(self) -> None:
+        """Actors of the newest state; those that are gone are not alive any more."""
+        from srunner.scenariomanager.carla_data_provider import CarlaDataProvider
+
+        roles = {one.id: one.role or "scenario" for one in self.stage.cast.directed}
+        present = set()
+        for state in self.stage.state.actors:
+            present.add(state.id)
+            known = self._users.get(state.id)
+            if known is not None:
+                known.update(state)
+                continue
+            role = roles.get(state.id, "")
+            self._users[state.id] = made = Prop(state) if role == "prop" else RoadUser(state, role)
+            CarlaDataProvider.register_actor(made, made.get_transform())
+        for number in [number for number in self._users if number not in present]:
+            self._users.pop(number).is_alive = False
 
     # -- what the scenario runner and the leaderboard use
 
@@ -183,7 +213,7 @@ class StandInWorld:
         self._pictures = {}
         self._equip()
         self._stage.step(self._control(), 0.05)
-        self._update_users()
+        self.update_users()
         for sensor in [one for one in self._sensors if one.is_alive]:
             sensor.measure(self.frame)
         return self.frame
@@ -199,7 +229,7 @@ class StandInWorld:
         start = Pose(place.location.x, -place.location.y, self._route.point_at(0.0)[2], yaw).ahead(-EGO_CENTRE_M)
         self._stage.teleport(start, 0.0)
         self._ego = Ego(EGO_NUMBER, blueprint.id, dict(blueprint.attributes), self)
-        self._update_users()
+        self.update_users()
         return self._ego
 
     def _equip(self) -> None:
@@ -214,24 +244,6 @@ class StandInWorld:
         return carla_to_ros_control(
             CarlaControl(c.throttle, c.steer, c.brake, c.hand_brake, c.reverse), self._wheel_ratio
         )
-
-    def _update_users(self) -> None:
-        """Actors of the newest state; those that are gone are not alive any more."""
-        from srunner.scenariomanager.carla_data_provider import CarlaDataProvider
-
-        roles = {one.id: one.role or "scenario" for one in self.stage.cast.directed}
-        present = set()
-        for state in self.stage.state.actors:
-            present.add(state.id)
-            known = self._users.get(state.id)
-            if known is not None:
-                known.update(state)
-                continue
-            role = roles.get(state.id, "")
-            self._users[state.id] = made = Prop(state) if role == "prop" else RoadUser(state, role)
-            CarlaDataProvider.register_actor(made, made.get_transform())
-        for number in [number for number in self._users if number not in present]:
-            self._users.pop(number).is_alive = False
 
 
 class Client:

@@ -15,7 +15,9 @@ from wamdiff2_sim.types import Pose
 FIRST_LIGHT, FIRST_STOP = 10_000, 20_000
 BEFORE_LINE_M = 1.0
 STOP_TYPE = "206"
-STOP_HALF_M = 1.8  # half of the square in which one has to stop; the criterion takes it along the map's axes
+SAME_SIGN_M = 3.0
+BACK_M, BACK_STEPS = 0.5, 80
+STOP_HALF_M = 1.6  # half of the square in which one has to stop; the criterion takes it along the map's axes
 
 
 def traffic_lights(road_map: RoadMap, world: Any) -> list[TrafficLight]:
@@ -55,6 +57,24 @@ def stop_signs(town: carla.Map) -> list[StopSign]:
                 place = town.get_waypoint_xodr(mark.road_id, lane, max(0.01, mark.s - 0.01))
                 if place is None or str(place.lane_type) != "Driving":
                     continue
-                half = carla.Vector3D(STOP_HALF_M, STOP_HALF_M, 2.0)
-                made.append(StopSign(FIRST_STOP + len(made), place.transform, half))
+                place = _before_junction(place)
+                if not any(_same_sign(place.transform, known.get_transform()) for known in made):
+                    half = (STOP_HALF_M, STOP_HALF_M, 2.0)
+                    made.append(StopSign(FIRST_STOP + len(made), place.transform, half))
     return made
+
+
+def _before_junction(place: Any) -> Any:
+    """Signs are often noted on the ways through a junction; one stops where those begin."""
+    for _ in range(BACK_STEPS):
+        before = place.previous(BACK_M)
+        if not place.is_junction or not before:
+            break
+        place = before[0]
+    return place
+
+
+def _same_sign(a: carla.Transform, b: carla.Transform) -> bool:
+    """The file repeats a sign for every way through its junction."""
+    turn = math.radians(a.rotation.yaw - b.rotation.yaw)
+    return a.location.distance(b.location) < SAME_SIGN_M and math.cos(turn) > 0.8

@@ -22,6 +22,17 @@ class Playing(py_trees.behaviour.Behaviour):
 
     def initialise(self) -> None:
         self._act.begin(self._stage)
+        if self._act.uses_oncoming_lane:
+            self._judge_direction(False)
+
+    def terminate(self, new_status: Any) -> None:
+        if self._act.uses_oncoming_lane and self._act.begun:
+            self._judge_direction(True)
+
+    @staticmethod
+    def _judge_direction(on: bool) -> None:
+        """Whether the oncoming lane counts as outside of the route: not while it is the only way round."""
+        py_trees.blackboard.Blackboard().set("AC_SwitchWrongDirectionTest", on, overwrite=True)
 
     def update(self) -> Any:
         if self._act.done:
@@ -39,7 +50,7 @@ class Situation(BasicScenario):
     def __init__(self, world: Any, ego_vehicles: list, config: Any, timeout: float = 180.0, **unused: Any) -> None:
         self.timeout = timeout
         trigger = pose_of(config.trigger_points[0])
-        self.act = make_act(config.type, world.stage, trigger, _plain(config.other_parameters), world.seed)
+        self.act = make_act(config.type, world.stage, trigger, _plain(config.other_parameters))
         self.act.prepare(world.stage)
         world.stage.acts.append(self.act)
         super().__init__(config.name, ego_vehicles, config, world, criteria_enable=True)
@@ -54,7 +65,7 @@ class Situation(BasicScenario):
         ego = self.ego_vehicles[0]
         criteria: list = [ScenarioTimeoutTest(ego, self.config.name)]
         if self.act.ambulance is not None:
-            self.world.note_users()
+            self.world.update_users()
             criteria.append(YieldToEmergencyVehicleTest(ego, self.world.user(self.act.ambulance.id)))
         return criteria
 

@@ -17,6 +17,7 @@ class Act:
 
     timeout_s = TIMEOUT_S
     ends_after_s = 20.0
+    uses_oncoming_lane = False
 
     def __init__(self) -> None:
         self.time = 0.0  # s since it began
