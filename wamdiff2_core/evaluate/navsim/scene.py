@@ -221,6 +221,13 @@ def _objects(record: object, origin: np.ndarray, name: str) -> Objects:
 def _agent(record: object, where: str) -> tuple[np.ndarray, list[float], bool]:
     """Poses (51, 3), half size, whether it stands in its first frame."""
     _kind(record, AGENTS, where)
+    poses, half = _track(record, where)
+    first = next(row for row in record["track"] if row is not None)  # type: ignore[index]
+    return poses, half, bool(abs(first[3]) <= STOPPED_MPS)
+
+
+def _track(record: object, where: str) -> tuple[np.ndarray, list[float]]:
+    """Poses (51, 3), NaN where it is absent, and half size."""
     track = listed(record, "track", where)
     present = np.array([row is not None for row in track])
     rows = numbers([row for row in track if row is not None], (None, 4), f"{where}.track")
@@ -228,11 +235,13 @@ def _agent(record: object, where: str) -> tuple[np.ndarray, list[float], bool]:
         raise DataError(f"{where}.track: expected {TRACK_POSES} entries, got {len(track)}")
     poses = np.full((TRACK_POSES, 3), np.nan)
     poses[present] = rows[:, :3]
-    return poses, _half(record, where), bool(abs(rows[0, 3]) <= STOPPED_MPS)
+    return poses, _half(record, where)
 
 
 def _static(record: object, where: str) -> tuple[np.ndarray, list[float], bool]:
     _kind(record, STATIC, where)
+    if isinstance(record, dict) and "track" in record:
+        return *_track(record, where), True
     pose = [number(record, key, where) for key in ("x", "y", "heading")]
     return np.tile(pose, (TRACK_POSES, 1)), _half(record, where), True
 
