@@ -71,5 +71,6 @@ class SensorInbox:
     def _drop_until(self, frame: int) -> None:
         for name, frames in self._waiting.items():
             for old in [number for number in frames if number <= frame]:
-                self.late[name] += old < frame
+                if old < frame:
+                    self.late[name] += 1
                 del frames[old]

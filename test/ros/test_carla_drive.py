@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.ros
 pytest.importorskip("rclpy")
-pytest.importorskip("carla", reason="the carla wheel is an extra (Python 3.12 and older)")
+carla = pytest.importorskip("carla", reason="the carla wheel is an extra (Python 3.12 and older)")
 
 from carla_harness import Bridge  # noqa: E402
 from carla_stand_in import StandInServer  # noqa: E402
@@ -36,6 +36,8 @@ class Drive:
     """The launch file's graph without the model: the route itself is the plan, eight points at `SPEED_MPS`."""
 
     def __init__(self, server: StandInServer, folder: Path, controller: str, **parameters: object) -> None:
+        near = carla.Transform(carla.Location(1.75, 35.0, 0.0), carla.Rotation(yaw=-90.0))
+        server.spawn_points = [near]  # 25 m before the junction
         rig = folder / "rig.yaml"
         unit = {"full_steer_rad": 0.0} if controller == "waypoint_pid" else {}
         self.bridge = bridge = Bridge(server, folder, control_wait_s=2.0, **unit, **parameters)
@@ -93,7 +95,7 @@ def drives() -> Iterator[list[Drive]]:
 
 @pytest.mark.parametrize(
     "controller, goal, side",
-    [("follower", "-80,-1.75", 1), ("follower", "80,1.75", -1), ("waypoint_pid", "-80,-1.75", 1)],
+    [("follower", "-45,-1.75", 1), ("follower", "45,1.75", -1), ("waypoint_pid", "-45,-1.75", 1)],
 )
 def test_turns_are_driven_to_the_side_where_they_lead(
     drives: list[Drive], tmp_path: Path, controller: str, goal: str, side: int
@@ -111,15 +113,15 @@ def test_turns_are_driven_to_the_side_where_they_lead(
 
 def test_a_new_goal_is_a_new_route(drives: list[Drive], tmp_path: Path) -> None:
     server = StandInServer()
-    drive = Drive(server, tmp_path, "follower", goal="-80,-1.75")
+    drive = Drive(server, tmp_path, "follower", goal="-45,-1.75")
     drives.append(drive)
     drive.bridge.spin_until(lambda: drive.progress_m > 5.0)
     goals = drive.bridge.probe.create_publisher(PoseStamped, "/carla/hero/goal_pose", OUTPUT)
     drive.bridge.spin_until(lambda: goals.get_subscription_count())
     goal = PoseStamped()
-    goal.pose.position.x, goal.pose.position.y = 80.0, -1.75  # the ROS map frame: CARLA's (80, 1.75), to the right
+    goal.pose.position.x, goal.pose.position.y = 45.0, -1.75  # the ROS map frame: CARLA's (45, 1.75), to the right
     goals.publish(goal)
     drive.bridge.spin_until(lambda: drive.routes == 2)
-    assert drive.route is not None and drive.route.points[-1][0] > 50.0
+    assert drive.route is not None and drive.route.points[-1][0] > 30.0
     drive.bridge.spin_until(lambda: drive.arrived, "the end of the route")
-    assert drive.bridge.ego.x > 50.0
+    assert drive.bridge.ego.x > 30.0
