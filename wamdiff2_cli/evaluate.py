@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from wamdiff2_cli import evaluate_all, evaluate_coco, evaluate_drivebench, evaluate_lingoqa
+from wamdiff2_cli import evaluate_all, evaluate_coco, evaluate_drivebench, evaluate_lingoqa, evaluate_navsim
 from wamdiff2_core.errors import ConfigError
 
 NAME = "evaluate"
 OUT = Path("out")
 app = typer.Typer(help="Measure a checkpoint: on labelled frames, on drives, on benchmarks.", no_args_is_help=True)
-for module in (evaluate_all, evaluate_lingoqa, evaluate_drivebench, evaluate_coco):
+for module in (evaluate_all, evaluate_lingoqa, evaluate_drivebench, evaluate_coco, evaluate_navsim):
     app.command(module.NAME)(module.run)
 
 Blocks = Annotated[str, typer.Option("--block-sizes", help="Block sizes, like 1,4,8,16,32")]
@@ -120,25 +120,6 @@ def bench2drive(
     else:
         command.show(made, Console())
         Console(stderr=True).print(f"wrote {out}")
-
-
-@app.command("navsim")
-def navsim(
-    data: Annotated[Path, typer.Argument(help="Folder of scenes (.json, .json.gz), or one file: docs/evaluation.md")],
-    plans: Annotated[Path | None, typer.Option(help="JSON of plans by scene id; else the scenes' own")] = None,
-    workers: Workers = 1,
-    out: Annotated[Path, typer.Option(help="Result; rows go to a .jsonl beside it")] = Path("out/evaluate/navsim.json"),
-    as_json: AsJson = False,
-) -> None:
-    """PDMS and EPDMS of plans, as NAVSIM's official code scores them; goes on where it was ended."""
-    from wamdiff2_core.evaluate.navsim import run, show
-
-    report = run.evaluate(run.NavsimJob(data, out, plans, workers))
-    if as_json:
-        print(json.dumps(report, indent=2))
-        return
-    show.print_report(report, Console())
-    Console(stderr=True).print(f"wrote {out}")
 
 
 @app.command("table")

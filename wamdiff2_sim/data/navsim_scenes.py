@@ -40,6 +40,7 @@ NEAR_M = 90.0
 STOREY_M = 3.0
 KINDS = {"car": "vehicle", "truck": "vehicle", "pedestrian": "pedestrian", "cyclist": "bicycle"}
 SCENES = "scenes.json.gz"
+SOURCE = "wamdiff2's own test world"
 
 
 class RememberingWorld(World):
@@ -107,6 +108,7 @@ def scene_of(name: str, drive: Drive, past: list[WorldState], future: Future) ->
     polygons, connectors = map_of(drive.world.map, drive.world.route, now)
     return {
         "id": name,
+        "source": SOURCE,
         "map": {"polygons": polygons},
         "route_centerline": _centreline(drive, now),
         "traffic_lights": lights_of(connectors, drive.world.map, drive.world.lights, now.time),

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from wamdiff2_core.errors import CheckpointError, ConfigError, DataError
 from wamdiff2_core.evaluate.coco.data import CocoData, CocoImage, Problems, read_instances
 from wamdiff2_core.evaluate.decode_grid import Setting
 from wamdiff2_core.evaluate.machine import machine
+from wamdiff2_core.evaluate.spread import spread
 from wamdiff2_core.evaluate.summary import write_json
 from wamdiff2_core.evaluate.text_answers import read_rows
 
@@ -124,7 +123,8 @@ def _rows(job: CocoJob, data: CocoData, images: Sequence[int], categories: Seque
     done = {row["image"]: row for row in read_rows(file) if row.get("key") == key}
     todo = [data.images[number] for number in images if number not in done]
     with file.open("a", encoding="utf-8") as sink:
-        for count, row in enumerate(_detected(job, todo, labels), start=1):
+        told = (job.checkpoint, job.setting, job.mode, job.dtype, labels)
+        for count, row in enumerate(spread(_work, told, todo, job.workers, job.devices), start=1):
             done[row["image"]] = row
             sink.write(json.dumps({"key": key, **row}, allow_nan=False) + "\n")
             sink.flush()
@@ -140,29 +140,6 @@ def _key(job: CocoJob, labels: dict[int, str]) -> str:
     told = [str(job.checkpoint.resolve()), weights, asdict(job.setting), job.mode, job.dtype, list(labels.items())]
     seen = hashlib.sha256(json.dumps(told).encode() + job.instances.read_bytes())
     return seen.hexdigest()[:20]
-
-
-def _detected(job: CocoJob, todo: Sequence[CocoImage], labels: dict[int, str]) -> Iterator[Row]:
-    told = (job.checkpoint, job.setting, job.mode, job.dtype, labels)
-    if job.workers == 1 or len(todo) < 2:
-        for image in todo:
-            yield _work(told, job.devices[0], image)
-        return
-    workers = min(job.workers, len(todo))
-    context = multiprocessing.get_context("spawn")
-    pools = [
-        ProcessPoolExecutor(1, mp_context=context) for _ in range(workers)
-    ]  # one process each: it keeps its device
-    try:
-        pending = [
-            pools[k % workers].submit(_work, told, job.devices[k % workers % len(job.devices)], image)
-            for k, image in enumerate(todo)
-        ]
-        for future in as_completed(pending):
-            yield future.result()
-    finally:
-        for pool in pools:
-            pool.shutdown(cancel_futures=True)
 
 
 _drivers: dict[tuple, Any] = {}

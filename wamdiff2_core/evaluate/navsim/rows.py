@@ -69,7 +69,10 @@ def score_record(record: dict, plans: Mapping[str, Any] | None) -> Row:
     """Scores, distances to the human's drive, guards, and what two-stage aggregation needs. DataError on bad input."""
     if plans is not None:
         name = text(record, "id", "scene")
-        record = {**record, "plan": field(plans, name, "plans")}
+        plan = field(plans, name, "plans")
+        if isinstance(plan, dict) and "failure" in plan:
+            raise DataError(f"{name}: no plan: {plan['failure']}")
+        record = {**record, "plan": plan}
     scene = read_scene(record)
     scored = score_plans(scene, scene.plan[None])
     return {
@@ -79,6 +82,7 @@ def score_record(record: dict, plans: Mapping[str, Any] | None) -> Row:
         "reverses": reverses(scene.plan),
         "last_clipped": last_is_clipped(scene.plan),
         "stage": _stage(scene, scored.states[0]),
+        "source": str(record["source"]) if "source" in record else "",
     }
 
 

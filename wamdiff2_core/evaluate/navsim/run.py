@@ -10,7 +10,7 @@ import json
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from wamdiff2_core.errors import DataError
+from wamdiff2_core.errors import ConfigError, DataError
 from wamdiff2_core.evaluate.machine import commit, cpu_name
 from wamdiff2_core.evaluate.navsim import stages
+from wamdiff2_core.evaluate.navsim.planned import PlanJob, plan_scenes
+from wamdiff2_core.evaluate.navsim.plots import l2_curve
 from wamdiff2_core.evaluate.navsim.rows import Row, read_json, read_rows, rows_of_file
 
 NAMES = {
@@ -34,13 +36,20 @@ PARTS_PER_WORKER = 4
 @dataclass(frozen=True)
 class NavsimJob:
     """What to score: a folder, or one file, of scenes (.json, .json.gz); `plans`: {id: plan} to use instead of the
-    scenes' own; `out`: the result, rows go to a .jsonl beside it.
+    scenes' own; `planner`: a checkpoint that plans for scenes with pictures instead; `out`: the result, rows go to a
+    .jsonl beside it, the curve of distances to a .png.
     """
 
     data: Path
     out: Path
     plans: Path | None = None
     workers: int = 1
+    planner: PlanJob | None = None
+    tell: Callable[[str], None] = lambda text: None
+
+    def __post_init__(self) -> None:
+        if self.plans is not None and self.planner is not None:
+            raise ConfigError("navsim: expected plans from a file or from a checkpoint, got both")
 
 
 def evaluate(job: NavsimJob) -> dict[str, Any]:
@@ -48,8 +57,8 @@ def evaluate(job: NavsimJob) -> dict[str, Any]:
     there twice.
     """
     files = _files(job.data)
-    plans, digest = (None, "scenes") if job.plans is None else _plans(job.plans)
     rows_path = job.out.with_suffix(".jsonl")
+    plans, digest = _chosen(job, files)
     rows = read_rows(rows_path, {"kind": "navsim", "plans": digest})
     rows = [row for row in rows if "error" not in row]
     done: dict[str, set[int]] = {}
@@ -64,8 +73,13 @@ def evaluate(job: NavsimJob) -> dict[str, Any]:
             rows += fresh
     report = summary(_of_these(rows, files), stages.groups_file(job.data) if job.data.is_dir() else None)
     report["settings"] = {"data": str(job.data), "plans": digest, "workers": job.workers}
+    if job.planner is not None:
+        settings = {"checkpoint": str(job.planner.checkpoint), **job.planner.setting.values()}
+        report["settings"] |= {**settings, "devices": list(job.planner.devices), "dtype": job.planner.dtype}
     report["machine"] = {"cpu": cpu_name(), "commit": commit(), "seconds": time.perf_counter() - began}
     job.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    if report["l2_to_human"]["scenes"]:
+        l2_curve(report["l2_to_human"], job.out.with_suffix(".png"))
     return report
 
 
@@ -81,6 +95,7 @@ def summary(rows: Sequence[Row], groups: Path | None = None) -> dict[str, Any]:
     return {
         "what": "navsim",
         "scenes": len(scored),
+        "sources": sorted({row.get("source", "") for row in scored} - {""}),
         "failed": len(failed),
         "failures": [{key: row[key] for key in ("file", "id", "error") if key in row} for row in failed],
         "scores": {
@@ -136,9 +151,21 @@ def _files(data: Path) -> list[Path]:
     if data.is_file():
         return [data]
     found = [path for ending in ("*.json", "*.json.gz") for path in data.glob(ending) if path.name != stages.NAME]
+    shards = sorted(data.glob("shard_*/scenes.json.gz"))
+    if shards and not found:  # of wamdiff2_sim.data.navsim_scenes
+        return shards
     if not found:
         raise DataError(f"{data}: expected a folder with scenes (.json or .json.gz)")
     return sorted(found)
+
+
+def _chosen(job: NavsimJob, files: Sequence[Path]) -> tuple[dict[str, Any] | None, str]:
+    """Plans instead of the scenes' own, and what tells them from others."""
+    if job.planner is not None:
+        job.out.parent.mkdir(parents=True, exist_ok=True)
+        rows = job.out.with_name(f"{job.out.stem}.plans.jsonl")
+        return plan_scenes(job.planner, files, rows, job.tell), f"checkpoint {job.planner.key()}"
+    return (None, "scenes") if job.plans is None else _plans(job.plans)
 
 
 def _plans(path: Path) -> tuple[dict[str, Any], str]:

@@ -24,6 +24,8 @@ def print_report(report: Mapping[str, Any], console: Any) -> None:
     if curve["scenes"]:
         steps = "  ".join(f"{0.5 * (k + 1):.1f} s {value:.2f}" for k, value in enumerate(curve["per_waypoint_m"]))
         console.print(f"distance to the human, m ({curve['scenes']} scenes): {steps}", highlight=False)
+    if report["sources"]:
+        console.print(f"scenes of {', '.join(report['sources'])}: by NAVSIM's rules, but not NAVSIM's benchmark")
     guards = report["guards"]
     console.print(
         f"plans that reverse: {len(guards['reverses'])}; with a clipped last waypoint: {len(guards['last_clipped'])}; "
