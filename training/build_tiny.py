@@ -54,11 +54,6 @@ VISION = {
     "deepstack_visual_indexes": [1, 3],
     "hidden_act": "gelu_pytorch_tanh",
 }
-# What differs in the large one (about 35 M weights), the teacher across sizes: its text model. Both look
-# through the same vision tower, so that one can start from a trained one's.
-LARGE_TEXT = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 10, "num_attention_heads": 8}
-LARGE_VISION = {"out_hidden_size": 512}
-SIZES: dict[str, tuple[dict, dict]] = {"tiny": ({}, {}), "large": (LARGE_TEXT, LARGE_VISION)}
 CAMERAS = ("cam_front", "cam_front_left", "cam_front_right")
 IMAGE_SIZES = {
     "cam_front": [320, 192],
@@ -82,21 +77,19 @@ def block_diffusion_entry(mask_token_id: int) -> dict:
     }
 
 
-def tiny_config(tokenizer: TextTokenizer, size: str = "tiny") -> Qwen3VLConfig:
-    """The model's shape ("tiny": about 13 M weights, "large": 35 M) with the ids of this tokenizer."""
-    text, vision = SIZES[size]
+def tiny_config(tokenizer: TextTokenizer) -> Qwen3VLConfig:
+    """The model's shape (about 13 M weights) with the ids of this tokenizer."""
     if tokenizer.vocab_size > VOCAB_SIZE:
         raise CheckpointError(f"tokenizer: expected at most {VOCAB_SIZE} entries, got {tokenizer.vocab_size}")
     ids = tokenizer.special
     return Qwen3VLConfig(
         text_config={
             **TEXT,
-            **text,
             "bos_token_id": ids["<|endoftext|>"],
             "eos_token_id": ids["<|im_end|>"],
             "pad_token_id": ids["<|endoftext|>"],
         },
-        vision_config={**VISION, **vision},
+        vision_config=VISION,
         tie_word_embeddings=True,
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
@@ -143,7 +136,7 @@ def write_side_files(folder: Path, config: Qwen3VLConfig) -> None:
 
 
 def build(
-    folder: Path, seed: int = 0, texts: Path | None = None, size: str = "tiny", vision_from: Path | None = None
+    folder: Path, seed: int = 0, texts: Path | None = None, vision_from: Path | None = None
 ) -> Qwen3VLForConditionalGeneration:
     """Write the folder and return the fp32 model. Residual outputs start small, so that depth does not hurt early.
 
@@ -154,7 +147,7 @@ def build(
     torch.manual_seed(seed)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = build_tokenizer.build(build_tokenizer.read_samples(texts) if texts else (), folder)
-    config = tiny_config(tokenizer, size)
+    config = tiny_config(tokenizer)
     model = Qwen3VLForConditionalGeneration(config).float()
     scale = (2 * config.text_config.num_hidden_layers) ** -0.5
     with torch.no_grad():
@@ -183,11 +176,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--size", choices=list(SIZES), default="tiny")
     parser.add_argument("--vision-from", type=Path, help="checkpoint whose vision tower is taken over")
     parser.add_argument("--texts", type=Path, help="dataset shards for the tokenizer to learn from, too")
     options = parser.parse_args(arguments)
-    model = build(options.out, options.seed, options.texts, options.size, options.vision_from)
+    model = build(options.out, options.seed, options.texts, options.vision_from)
     size = sum(file.stat().st_size for file in options.out.iterdir()) / 1e6
     print(f"{options.out}: {sum(p.numel() for p in model.parameters()) / 1e6:.2f} M weights, {size:.1f} MB")
     return 0

@@ -35,8 +35,8 @@ def recipes(tmp_path):
 
 @pytest.fixture
 def root(tmp_path, micro_folder):
-    """A run folder whose untrained weights and answering teacher are there already."""
-    for name in ("random/seed0", "grown/seed0", "teacher_ar/seed0"):
+    """A run folder whose untrained weights are there already."""
+    for name in ("random/seed0", "grown/seed0"):
         shutil.copytree(micro_folder, tmp_path / "run" / name / "checkpoint")
         (tmp_path / "run" / name / "DONE").write_text("{}\n")
     return tmp_path / "run"
@@ -52,8 +52,9 @@ def test_what_others_need_comes_first():
     assert order == ["random/seed0", "base/seed0", "ar/seed0", "stage1/seed0", "teacher_blocks/seed0", "stage3/seed0",
                      "ar/seed1", "stage1/seed1", "stage3/seed1"]  # fmt: skip
     assert Run("stage3", 2).needs() == {
-        "init": Run("stage2", 2), "teacher": Run("teacher_blocks", 0), "answers": Run("teacher_ar", 0)
+        "init": Run("stage2", 2), "teacher": Run("teacher_blocks", 0)
     }  # fmt: skip
+    assert Run("answers", 0).needs() == {"init": Run("base", 0), "answers": Run("teacher_ar", 0)}
     assert [run.label for run in runs_of(("teacher_ar",), (2,))] == ["grown/seed0", "teacher_ar/seed0"]
     assert [run.label for run in runs_of(("base", "ar"), (1,))] == ["random/seed0", "base/seed0", "ar/seed1"]
     with pytest.raises(ConfigError):
@@ -96,7 +97,7 @@ def test_a_failed_run_stops_only_what_needs_it(root, recipes, shard_root, capsys
 
 def test_what_another_process_trains_is_waited_for(root, recipes, shard_root, capsys):
     assert call(root, recipes, shard_root, "stage1", "--wait-minutes", "0.02") == 1  # nobody trains `base`
-    assert "waiting stage1/seed0 (needs base/seed0 ready, teacher_ar/seed0 done)" in capsys.readouterr().out
+    assert "waiting stage1/seed0 (needs base/seed0 ready)" in capsys.readouterr().out
     with claim(root / "base/seed0") as mine:
         assert mine
         assert call(root, recipes, shard_root, "base", "--wait-minutes", "0.02") == 1

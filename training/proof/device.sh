@@ -12,7 +12,7 @@ CODE=${CODE:-/tmp/code} SITE=${SITE:-/tmp/site}                                #
 PYTHON=${PYTHON:-python3}
 DEVICE=${DEVICE:-cuda:0}                  # cuda:0 (each process sees one GPU only) or cpu
 TRAIN_GPUS=${TRAIN_GPUS:-0 1}             # one training process for each; they share the rows between them
-ROWS=${ROWS:-base,teacher_ar,ar,stage1,teacher_blocks,stage2,stage3,direct,kl,ar_teacher,truth,same} SEEDS=${SEEDS:-0,1,2}
+ROWS=${ROWS:-base,teacher_ar,ar,stage1,teacher_blocks,stage2,stage3,direct,kl,ar_teacher,answers,same} SEEDS=${SEEDS:-0,1,2}
 VISION_FROM=${VISION_FROM-checkpoints/tiny} # of the tree: whose vision tower the random models start with ("": random)
 BASE=${BASE-}                            # of the tree: a finished autoregressive checkpoint to start from, as row `base`
 OVERRIDES=${OVERRIDES:-}                  # of recipes: key=value ROW.key=value ...
@@ -21,7 +21,7 @@ WORLD_EGL=${WORLD_EGL-1}                 # graphics devices for making data, giv
 HELDOUT_FRAMES=${HELDOUT_FRAMES:-2400} HELDOUT_WORLDS=${HELDOUT_WORLDS:-6}
 HELDOUT_MAPS=${HELDOUT_MAPS:-Town01,Town02,Town03,Town10HD}
 DRIVERS=${DRIVERS:-28} DRIVE_EGL=${DRIVE_EGL-0,1} ROUTES=${ROUTES:-4} TOWNS=${TOWNS:-Town01,Town02,Town03,Town05,Town10HD}
-DRIVE_OPTIONS=${DRIVE_OPTIONS---expert} DRIVE_EARLY=${DRIVE_EARLY:-} # DRIVE_EARLY=1: drive while data is still made
+DRIVE_OPTIONS=${DRIVE_OPTIONS---expert} DRIVE_AFTER=${DRIVE_AFTER-data} # data, trainings or "": what the drives wait for
 FRAMES_GPU=${FRAMES_GPU:-1} FRAME_OPTIONS=${FRAME_OPTIONS:-}          # where held-out frames are evaluated
 PACK=${PACK-stage3/seed0}                # the checkpoint to bring home ("": none)
 export PYTHONUNBUFFERED=1 PYTHONPATH=$CODE:$SITE TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
@@ -91,7 +91,9 @@ train() { # GPU
 drives() {
   local words=()
   read -r -a words <<< "$DRIVE_OPTIONS"
-  until [ -n "$DRIVE_EARLY" ] || [ -e "$LOGS/data.done" ]; do sleep 1; done # the processors are busy until then
+  # Data needs the processors. Trainings share the graphics with drives, and pictures drawn between them cost small kernels much.
+  until [ -z "$DRIVE_AFTER" ] || [ -e "$LOGS/data.done" ]; do sleep 1; done
+  for gpu in $TRAIN_GPUS; do until [ "$DRIVE_AFTER" != trainings ] || [ -e "$LOGS/train$gpu.done" ]; do sleep 1; done; done
   CUDA_VISIBLE_DEVICES='' "$PYTHON" -m training.proof evaluate --run "$RUN" --rows "$ROWS" --seeds "$SEEDS" --workers "$DRIVERS" \
     --routes-per-town "$ROUTES" --towns "$TOWNS" ${DRIVE_EGL:+--egl-devices "$DRIVE_EGL"} ${words[@]+"${words[@]}"}
 }

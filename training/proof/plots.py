@@ -17,7 +17,7 @@ STAGES = ("ar", "direct", "stage1", "stage2", "stage3", "kl", "ar_teacher")
 NAMES = {
     "ar": "AR", "direct": "direct", "stage1": "stage 1", "stage2": "+ stage 2", "stage3": "+ stage 3",
     "kl": "forward KL", "ar_teacher": "AR teacher", "same": "same", "base": "first AR", "teacher_ar": "large AR",
-    "teacher_blocks": "large diffusion", "truth": "stage 1 on the truth",
+    "teacher_blocks": "large diffusion", "answers": "teacher's answers",
 }  # fmt: skip
 COLOURS = {"ar": INK, "direct": RED, "stage1": "#9db8ea", "stage2": "#6790e3", "stage3": BLUE,
            "kl": ORANGE, "ar_teacher": GREEN}  # fmt: skip

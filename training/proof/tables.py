@@ -22,8 +22,8 @@ QUESTIONS: dict[str, Sequence[str]] = {
     "divergence": ("stage3", "kl"),
     "teacher": ("stage3", "ar_teacher", "teacher_ar", "teacher_blocks"),
     "prediction": ("stage1", "same"),
-    "answers": ("ar", "teacher_ar", "stage1", "truth"),
-    "summary": ("ar", "direct", "stage1", "stage2", "stage3", "kl", "ar_teacher", "truth", "same"),
+    "answers": ("ar", "teacher_ar", "stage1", "answers"),
+    "summary": ("ar", "direct", "stage1", "stage2", "stage3", "kl", "ar_teacher", "answers", "same"),
 }
 
 
@@ -161,7 +161,7 @@ def targets_table(results: dict) -> str:
     return markdown([["`stage3` beside `ar`", "measured", "to reach", ""], *body])
 
 
-ALL = ("ar", "direct", "stage1", "stage2", "stage3", "kl", "ar_teacher", "truth", "same")
+ALL = ("ar", "direct", "stage1", "stage2", "stage3", "kl", "ar_teacher", "answers", "same")
 TABLES: dict[str, Callable[[dict], str]] = {
     **{name: partial(rows_table, rows=rows) for name, rows in QUESTIONS.items()},
     "drives": lambda results: drives_table(results, (*ALL, "teacher_ar", "teacher_blocks")),
