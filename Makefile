@@ -1,12 +1,13 @@
 # Every target prepares .venv first; a repeat of the preparation takes a moment. `make help` lists the targets.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench faults clean
+.PHONY: help setup demo test lint bench faults leaderboard clean
 
 SECONDS ?= 60
 MINUTES ?= 10
 SEED ?= 0
 BLOCK_SIZE ?= 32
+ROUTES ?= 5
 CHECKPOINT ?=
 PYTEST_ARGS ?=
 RUN := source tools/env.sh &&
@@ -20,8 +21,11 @@ setup: ## make .venv: system libraries, Python packages, ROS 2, messages
 demo: setup ## drive a town on this machine: out/demo/summary.json, report.html, bag/
 	@$(RUN) wamdiff2 demo --seconds $(SECONDS) --seed $(SEED) --block-size $(BLOCK_SIZE) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT))
 
-test: lint ## check everything that can be checked here
+test: lint leaderboard-site ## check everything that can be checked here
 	@$(RUN) python -m pytest $(PYTEST_ARGS)
+
+leaderboard-site: setup
+	@tools/leaderboard_setup.sh
 
 lint: setup ## ruff, types, layering
 	@$(RUN) ruff check .
@@ -33,6 +37,10 @@ bench: setup ## speed of this machine: out/bench
 
 faults: setup ## break the running nodes on purpose for MINUTES=10: out/faults/summary.json
 	@$(RUN) wamdiff2 faults --minutes $(MINUTES) --seed $(SEED) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT))
+
+leaderboard: setup ## drive ROUTES=5 official Bench2Drive routes (0: all we can) in our world: out/leaderboard/summary.json
+	@tools/leaderboard_setup.sh
+	@$(RUN) wamdiff2 leaderboard --routes $(ROUTES) --seed $(SEED) $(LEADERBOARD_ARGS)
 
 clean: ## remove what was built and written, not .venv
 	rm -rf build install log out

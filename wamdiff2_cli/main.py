@@ -6,7 +6,21 @@ import sys
 
 import typer
 
-from wamdiff2_cli import bench, dataset, demo, doctor, drive, evaluate, faults, plan, record, replay, salvage, train
+from wamdiff2_cli import (
+    bench,
+    dataset,
+    demo,
+    doctor,
+    drive,
+    evaluate,
+    faults,
+    leaderboard,
+    plan,
+    record,
+    replay,
+    salvage,
+    train,
+)
 from wamdiff2_core.errors import Wamdiff2Error
 
 app = typer.Typer(
@@ -15,7 +29,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (demo, drive, record, salvage, replay, plan, train, dataset, bench, faults, doctor):
+for module in (demo, drive, record, salvage, replay, plan, train, dataset, bench, faults, leaderboard, doctor):
     app.command(module.NAME)(module.run)
 app.add_typer(evaluate.app, name=evaluate.NAME)
 
