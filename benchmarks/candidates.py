@@ -25,10 +25,9 @@ from wamdiff2_core.evaluate.machine import machine
 from wamdiff2_core.select.choose import Selector
 from wamdiff2_core.select.figures import Collected, figures
 from wamdiff2_core.select.learned import LearnedScorer
-from wamdiff2_core.select.propose import ProposalConfig
+from wamdiff2_core.select.propose import PACES, ProposalConfig
 from wamdiff2_core.select.train import features_of
 
-PACES = (0.7, 0.85, 1.1)
 CONFIGS: dict[str, tuple[str, ProposalConfig]] = {
     "paces, learned": ("learned", ProposalConfig(paces=PACES)),
     "3 drawn, learned": ("learned", ProposalConfig(3, (0.5,), seed=0)),

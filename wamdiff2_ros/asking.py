@@ -5,12 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from wamdiff2_core.consistency import checked_plan, contradictions, withheld
 from wamdiff2_core.errors import Wamdiff2Error
 from wamdiff2_core.scene import Answer, Detections, Failure, FailureKind, Plan, Scene
 from wamdiff2_ros.parameters import Settings
+
+if TYPE_CHECKING:
+    from wamdiff2_core.select.choose import Selector
 
 Result = Plan | Detections | Answer | Failure
 ANSWER_HOLDS_S = 2.0  # an answer about a scene is held against the plans of so many seconds
@@ -73,15 +76,18 @@ class Asking:
     def __init__(self, driver: AnswersScenes) -> None:
         self._driver = driver
         self._said: _Said | None = None
+        self._chooser: Selector | None = None
 
     def answer(self, scene: Scene, tasks: Sequence[str], settings: Settings) -> Answered:
         """All `tasks` on a scene. An error of the driver becomes a failure of each task."""
         turn_dial(self._driver, settings)
         started_s = time.monotonic()
         try:
-            results = self._complete(self._driver.answer(scene, tasks=tuple(tasks)), tasks)
+            given, drawn = self._given(scene, tuple(tasks), settings)
+            results = self._complete(given, tasks)
         except MODEL_ERRORS as error:
             results = dict.fromkeys(tasks, Failure(FailureKind.INVALID, f"{type(error).__name__}: {error}"))
+            drawn = None
         took_ms = (time.monotonic() - started_s) * 1e3
         inference_ms = min(max((result.cost.total_ms for result in results.values()), default=0.0), took_ms)
         self._remember(results.get("ask"), scene)
@@ -89,7 +95,33 @@ class Asking:
         plan = results.get("plan")
         if isinstance(plan, Plan):
             results["plan"], found = self._checked(plan, scene, settings)
-        return Answered(results, found, None, took_ms - inference_ms, inference_ms)
+        return Answered(results, found, drawn, took_ms - inference_ms, inference_ms)
+
+    def _given(
+        self, scene: Scene, tasks: tuple[str, ...], settings: Settings
+    ) -> tuple[Mapping[str, Result], Drawn | None]:
+        """The driver's answers; with a scorer the plan is the best of plan and candidates, the others are `Drawn`."""
+        if settings.scorer == "none" or "plan" not in tasks:
+            return self._driver.answer(scene, tasks=tasks), None
+        selected = self._selector(settings).plan(self._driver, scene)  # type: ignore[arg-type]
+        others = [one for k, one in enumerate(selected.proposals.plans) if k != selected.index]
+        checked = [checked_plan(one, scene.ego) if isinstance(one, Plan) else one for one in others]
+        plans = sorted((p for p in checked if isinstance(p, Plan)), key=lambda plan: -plan.log_likelihood)
+        drawn = Drawn(tuple(plans), len(checked) - len(plans), settings.candidate_temperature)
+        rest = tuple(task for task in tasks if task != "plan")
+        answers = self._driver.answer(scene, tasks=rest) if rest else {}
+        return {"plan": selected.plan, **answers}, drawn
+
+    def _selector(self, settings: Settings) -> Selector:
+        """Made anew when its settings change. Imported here: nodes that choose nothing load no PyTorch for it."""
+        from wamdiff2_core.select.choose import Selector
+        from wamdiff2_core.select.propose import PACES, ProposalConfig
+
+        paces = PACES if settings.candidate_paces else ()
+        config = ProposalConfig(settings.candidates, (settings.candidate_temperature,), paces=paces)
+        if self._chooser is None or (self._chooser.scorer, self._chooser.config) != (settings.scorer, config):
+            self._chooser = Selector(settings.scorer, config)
+        return self._chooser
 
     def draw(self, scene: Scene, settings: Settings) -> Answered:
         """`settings.candidates` further plans; those that nobody may drive are only counted."""

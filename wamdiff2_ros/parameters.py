@@ -18,6 +18,8 @@ TASKS = ("plan", "detect", "ask")
 TRANSPORTS = ("compressed", "raw")
 RELIABILITIES = ("best_effort", "reliable")
 ON_STALE_PLAN = ("stop", "silence")
+SCORERS = ("none", "likelihood", "remasked", "learned")  # of wamdiff2_core.select; "rules" wants recorded boxes
+MOST_SCORED = 32
 # Decide what is loaded and subscribed, so they are fixed from configure until cleanup.
 FIXED_AFTER_CONFIGURE = frozenset({
     "checkpoint", "device", "dtype", "threads", "cameras", "image_transport", "rig",
@@ -62,6 +64,8 @@ class Settings:
     markers: bool = True
     candidates: int = 0
     candidate_temperature: float = 1.0
+    candidate_paces: bool = True
+    scorer: str = "none"
     max_plan_age_s: float = 1.0
     on_stale_plan: str = "stop"
     stop_deceleration_mps2: float = 4.0
@@ -122,6 +126,8 @@ class Settings:
         return [
             _within("candidates", self.candidates, 0, 64),
             _within("candidate_temperature", self.candidate_temperature, 0.01, 10.0),
+            _one_of("scorer", self.scorer, SCORERS),
+            "" if self.scorer == "none" else _within("candidates (with a scorer)", self.candidates, 0, MOST_SCORED),
             _within("max_plan_age_s", self.max_plan_age_s, 0.1, 10.0),
             _within("stop_deceleration_mps2", self.stop_deceleration_mps2, 0.5, 10.0),
             _within("max_acceleration_mps2", self.max_acceleration_mps2, 0.1, 15.0),
@@ -186,6 +192,10 @@ DESCRIPTIONS: dict[str, Description] = {
     "markers": Description("Publish markers of plan, candidates and boxes for viewers, while somebody listens"),
     "candidates": Description("Further plans drawn at random after each plan, 0: none; each costs about a plan", 0, 64),
     "candidate_temperature": Description("Temperature that candidates are drawn at; 1: as the model says", 0.01, 10.0),
+    "candidate_paces": Description("With a scorer: the plan's path at 0.7, 0.85 and 1.1 times its speed competes, too"),
+    "scorer": Description(
+        "What chooses among plan and candidates: none (the plan), likelihood, remasked, learned"
+    ),
     "max_plan_age_s": Description("Without a plan from younger pictures than this, on_stale_plan applies", 0.1, 10.0),
     "on_stale_plan": Description("Without a young plan: stop (publish a braking trajectory) or silence (none)"),
     "stop_deceleration_mps2": Description("How a stop trajectory brakes, within max_deceleration_mps2", 0.5, 10.0),

@@ -177,7 +177,7 @@ class Worker:
             stages = taken(received_s, free_since_s, start_s)
             settings = self._settings()  # once: a change applies to the next scene as a whole
             batches = self.schedule.due(settings, start_s, self._inputs.question is not None)
-            if settings.candidates and any("plan" in batch for batch in batches):
+            if settings.candidates and settings.scorer == "none" and any("plan" in batch for batch in batches):
                 batches.append((CANDIDATES,))
             prepared = self._prepare(group, settings, stages, start_s) if batches else None
             for tasks in batches:

@@ -23,7 +23,8 @@ from wamdiff2_core.tasks.checks import scene_problem
 from wamdiff2_core.tasks.reading import read_answer
 
 MOST = 64
-PACES = (0.0, 3.0)
+SLOWEST, FASTEST = 0.0, 3.0
+PACES = (0.7, 0.85, 1.1)  # that are used where nothing else is said
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ class ProposalConfig:
             raise ConfigError(f"candidates: expected 1 to {MOST}, got {self}")
         if self.drawn and not (self.temperatures and all(0.0 < t < math.inf for t in self.temperatures)):
             raise ConfigError(f"temperatures: expected finite numbers > 0, got {self.temperatures}")
-        if not all(PACES[0] <= pace <= PACES[1] for pace in self.paces):
-            raise ConfigError(f"paces: expected numbers from {PACES[0]:g} to {PACES[1]:g}, got {self.paces}")
+        if not all(SLOWEST <= pace <= FASTEST for pace in self.paces):
+            raise ConfigError(f"paces: expected numbers from {SLOWEST:g} to {FASTEST:g}, got {self.paces}")
         if self.seed is not None and not (type(self.seed) is int and 0 <= self.seed < SEEDS):
             raise ConfigError(f"seed: expected None or an integer from 0 to {SEEDS - 1}, got {self.seed!r}")
 
