@@ -1,22 +1,20 @@
-"""One connection to a CARLA server: town, tick, ego and sensors, and their end. The only file that imports carla."""
+"""One connection to a CARLA server: town, tick, controls, and the end of it all. The only file that imports carla."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
 import math
-import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from wamdiff2_core.carla_frames import CARLA_WHEEL_DEG, CarlaControl, CarlaPose, CarlaRotation
+from wamdiff2_core.carla_frames import CARLA_WHEEL_DEG, CarlaControl
 from wamdiff2_core.errors import ConfigError, Wamdiff2Error
 from wamdiff2_ros.carla_rig import EgoRig
 from wamdiff2_ros.carla_settings import BridgeSettings
+from wamdiff2_ros.carla_spawn import Spawner
 
-IMU, GNSS = "imu", "gnss"
-SPAWN_TRIES = 20
 LOOK_S = 0.5  # between two looks for an ego that somebody else spawns
 CLOSE_S = 2.0  # limit of a call while closing
 
@@ -72,13 +70,14 @@ class Session:
             self.server_version = str(self._client.get_server_version())
             self.client_version = str(self._client.get_client_version())
             self.world = self._load()
+            self._spawner = Spawner(carla, self.world, settings, rig)
         try:
             with self._talking():
                 self.removed = self._remove_leftovers()
                 if settings.owns_tick:
                     self._take_tick()
                 self._find_ego(stopping)
-                self._attach(heard)
+                self._spawner.sensors(self.ego, heard, self._sensors)
                 self.map = self.world.get_map()
                 self.wheel_deg, self._steering_curve = self._steering()
         except (CarlaGone, ConfigError):
@@ -210,7 +209,9 @@ class Session:
         if self._settings.spawn == "attach":
             self.ego = self._wait_for_ego(stopping)
         else:
-            self.ego, self._mine = self._spawn_ego(), True
+            self.ego, self._mine = self._spawner.ego(), True
+            if self.ego is None:
+                raise CarlaGone(f"{self._where}: every place tried for the ego ({self._settings.spawn}) is taken")
 
     def _wait_for_ego(self, stopping: Callable[[], bool]) -> Any:
         until_s = time.monotonic() + self._settings.timeout_s
@@ -223,84 +224,12 @@ class Session:
             f"{self._where}: no vehicle with the role name {self._settings.role_name!r} is there to attach to"
         )
 
-    def _spawn_ego(self) -> Any:
-        blueprint = self._blueprint(self._rig.blueprint)
-        if blueprint.has_attribute("ros_name"):
-            blueprint.set_attribute("ros_name", self._settings.role_name)
-        _set(blueprint, {"role_name": self._settings.role_name, **dict(self._rig.attributes)})
-        for place in self._places()[:SPAWN_TRIES]:
-            ego = self.world.try_spawn_actor(blueprint, place)
-            if ego is not None:
-                return ego
-        raise CarlaGone(f"{self._where}: every place tried for the ego ({self._settings.spawn}) is taken")
-
-    def _places(self) -> list[Any]:
-        """Transforms to spawn the ego at, in the order of trying."""
-        wanted = self._settings.spawn_place()
-        if isinstance(wanted, tuple):
-            x, y, z, yaw = wanted
-            return [self._transform(CarlaPose((x, y, z), CarlaRotation(yaw=yaw)))]
-        known = list(self.world.get_map().get_spawn_points())
-        if isinstance(wanted, int):
-            if wanted >= len(known):
-                raise ConfigError(f"spawn: the map has {len(known)} spawn points, got index {wanted}")
-            return [known[wanted]]
-        random.Random(self._settings.seed).shuffle(known)
-        return known
-
-    def _attach(self, heard: Callable[[str, Any], None]) -> None:
-        rig = self._rig
-        for camera in rig.cameras:
-            values = {"image_size_x": camera.width, "image_size_y": camera.height, "fov": camera.fov_deg}
-            values["sensor_tick"] = self._settings.image_period_s
-            wanted = {**values, **dict(rig.camera_attributes)}
-            self._sensor("sensor.camera.rgb", camera.name, rig.mount(camera), wanted, heard)
-        for name, kind, there in ((IMU, "sensor.other.imu", rig.imu), (GNSS, "sensor.other.gnss", rig.gnss)):
-            if there:
-                self._sensor(kind, name, rig.mount_base(), {}, heard)
-
-    def _sensor(
-        self, kind: str, name: str, mount: CarlaPose, values: dict[str, Any], heard: Callable[[str, Any], None]
-    ) -> None:
-        blueprint = self._blueprint(kind)
-        if blueprint.has_attribute("ros_name"):
-            blueprint.set_attribute("ros_name", name)
-        _set(blueprint, {"role_name": f"{self._settings.role_name}/{name}", **values})
-        sensor = self.world.spawn_actor(blueprint, self._transform(mount), attach_to=self.ego)
-        self._sensors.append(sensor)
-        if self._settings.native:
-            if not hasattr(sensor, "enable_for_ros"):
-                raise ConfigError(f"native: the client {self.client_version} cannot do that, expected 0.9.16 or newer")
-            sensor.enable_for_ros()
-        else:
-            sensor.listen(lambda measurement, name=name: heard(name, measurement))
-
     def _steering(self) -> tuple[float, list[tuple[float, float]]]:
         """Full lock of the front wheels (degrees), and what is left of it at speed as (km/h, share)."""
         physics = self.ego.get_physics_control()
         angles = [float(wheel.max_steer_angle) for wheel in physics.wheels if float(wheel.max_steer_angle) > 0.0]
         curve = [(float(point.x), float(point.y)) for point in physics.steering_curve]
         return (max(angles) if angles else CARLA_WHEEL_DEG), curve
-
-    def _blueprint(self, name: str) -> Any:
-        try:
-            return self.world.get_blueprint_library().find(name)
-        except (IndexError, KeyError) as error:
-            raise ConfigError(f"{self._where} has no blueprint {name!r}") from error
-
-    def _transform(self, pose: CarlaPose) -> Any:
-        x, y, z = pose.position
-        pitch, yaw, roll = pose.rotation
-        return self._carla.Transform(
-            self._carla.Location(x=x, y=y, z=z), self._carla.Rotation(pitch=pitch, yaw=yaw, roll=roll)
-        )
-
-
-def _set(blueprint: Any, values: dict[str, Any]) -> None:
-    for name, value in values.items():
-        if not blueprint.has_attribute(name):
-            raise ConfigError(f"blueprint {blueprint.id}: there is no attribute {name!r}")
-        blueprint.set_attribute(name, str(value))
 
 
 def _short(town: str) -> str:

@@ -13,13 +13,14 @@ from wamdiff2_core import carla_frames as cf
 from wamdiff2_core.carla_gnss import GeoReference, Projection, geo_reference
 from wamdiff2_core.errors import DataError, Wamdiff2Error
 from wamdiff2_ros import carla_messages as cm
-from wamdiff2_ros.carla_client import GNSS, IMU, CarlaGone, EgoNow, Session
+from wamdiff2_ros.carla_client import CarlaGone, EgoNow, Session
 from wamdiff2_ros.carla_control import ControlGate
 from wamdiff2_ros.carla_outputs import Outputs, Pace, Progress
 from wamdiff2_ros.carla_rig import EgoRig
 from wamdiff2_ros.carla_route import random_route, route_to
 from wamdiff2_ros.carla_sensors import SensorInbox
 from wamdiff2_ros.carla_settings import BridgeSettings
+from wamdiff2_ros.carla_spawn import GNSS, IMU
 
 GHOST_TICKS = 20  # ticks in a row that do not show the ego: it was destroyed
 JOIN_S = 15.0

@@ -17,9 +17,10 @@ from wamdiff2_core.errors import DataError
 from wamdiff2_core.tasks.navigation import navigation_text
 from wamdiff2_ros import carla_messages as cm
 from wamdiff2_ros import conversions as cv
-from wamdiff2_ros.carla_client import GNSS, IMU, EgoNow
+from wamdiff2_ros.carla_client import EgoNow
 from wamdiff2_ros.carla_rig import EgoRig
 from wamdiff2_ros.carla_settings import BridgeSettings
+from wamdiff2_ros.carla_spawn import GNSS, IMU
 from wamdiff2_ros.qos import CLOCK_OUT, LATCHED, OUTPUT, SENSOR_OUT
 from wamdiff2_ros.world_messages import camera_info
 from wamdiff2_sim.roads.route import Route
