@@ -37,14 +37,14 @@ class AtJunction(Act):
         line = stage.route.next_stop(stage.state.route_s)
         if self._light is not None and self.junction and line is not None and line[0] < self.junction.end_s:
             self._group = line[1]
-            stage.held.held[self._group] = self._light
+            stage.hold(self._group, self._light)
 
     def over(self, stage: Stage) -> bool:
         end = self.junction.end_s if self.junction else self.trigger_s + 60.0
         return stage.state.route_s > min(end + 3.0, stage.route.length - 4.0)
 
     def on_finish(self, stage: Stage) -> None:
-        stage.held.held.pop(self._group, None)
+        stage.hold(self._group, None)
 
 
 class RedFirst(AtJunction):
@@ -60,7 +60,7 @@ class RedFirst(AtJunction):
         near = self.entry_s - stage.state.route_s - EGO_FRONT_M < 12.0
         self._stood_s += dt if near and stage.state.speed < 0.3 else 0.0
         if self._stood_s > self.WAIT_S and self._group >= 0:
-            stage.held.held[self._group] = LightState.GREEN
+            stage.hold(self._group, LightState.GREEN)
 
 
 class Flow(AtJunction):

@@ -122,6 +122,14 @@ class Stage(World):
         self.cast.directed = [one for one in self.cast.directed if one is not actor]
         self._forget()
 
+    def hold(self, group: int, colour: LightState | None) -> None:
+        """Let a light group show one colour from now on; None: let it run freely again."""
+        if colour is None:
+            self.held.held.pop(group, None)
+        else:
+            self.held.held[group] = colour
+        self._forget()
+
     def step(self, control: VehicleControl, dt: float = 0.05) -> WorldState:
         """Drive on for `dt` seconds: acts decide, directed actors move, then the world."""
         for act in self.acts:
