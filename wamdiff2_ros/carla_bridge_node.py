@@ -21,7 +21,7 @@ from wamdiff2_ros import conversions as cv
 from wamdiff2_ros.carla_client import load_carla
 from wamdiff2_ros.carla_control import ControlGate
 from wamdiff2_ros.carla_loop import BridgeLoop
-from wamdiff2_ros.carla_messages import control_of
+from wamdiff2_ros.carla_messages import carla_control_of, carla_messages, control_of
 from wamdiff2_ros.carla_outputs import Outputs
 from wamdiff2_ros.carla_rig import load_ego
 from wamdiff2_ros.carla_settings import declared
@@ -44,7 +44,11 @@ class CarlaBridgeNode(Node):
         module = load_carla() if carla is None else carla
         self.loop = BridgeLoop(module, settings, rig, self.outputs, gate, self.get_logger().info)
         prefix = f"/carla/{settings.role_name}"
-        self.create_subscription(VehicleControlMsg, f"{prefix}/control", self._control_arrived, CONTROL)
+        self._read_control, kind, topic = control_of, VehicleControlMsg, f"{prefix}/control"
+        if settings.control_messages == "carla_msgs":
+            kind, topic = carla_messages().CarlaEgoVehicleControl, f"{prefix}/vehicle_control_cmd"
+            self._read_control = carla_control_of
+        self.create_subscription(kind, topic, self._control_arrived, CONTROL)
         self.create_subscription(PoseStamped, f"{prefix}/goal_pose", self._goal_arrived, OUTPUT)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", OUTPUT)
         steady = Clock(clock_type=ClockType.STEADY_TIME)
@@ -57,9 +61,9 @@ class CarlaBridgeNode(Node):
         """Take what was spawned out of the simulation."""
         self.busy = not self.loop.stop()
 
-    def _control_arrived(self, message: VehicleControlMsg) -> None:
+    def _control_arrived(self, message: Any) -> None:
         try:
-            self.loop.gate.put(control_of(message), cv.stamp_seconds(message.header.stamp))
+            self.loop.gate.put(self._read_control(message), cv.stamp_seconds(message.header.stamp))
         except DataError as error:
             self.loop.gate.refuse(str(error))
 

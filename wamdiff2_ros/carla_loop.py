@@ -184,7 +184,8 @@ class BridgeLoop:
 
     def _wheel_ratio(self, session: Session, speed: float) -> float:
         full = self._settings.full_steer_rad
-        return full / session.full_lock_rad(speed) if full > 0.0 else 1.0
+        as_is = full == 0.0 or self._settings.control_messages == "carla_msgs"
+        return 1.0 if as_is else full / session.full_lock_rad(speed)
 
     def _new_inbox(self) -> SensorInbox:
         periods = {camera.name: self._settings.image_period_s for camera in self._rig.cameras}

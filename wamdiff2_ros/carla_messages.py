@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
@@ -15,7 +16,7 @@ from std_msgs.msg import Header
 from wamdiff2_core import carla_frames as cf
 from wamdiff2_core.carla_gnss import GeoReference, Projection, carla_to_ros_gnss, ros_to_carla_gnss
 from wamdiff2_core.control import VehicleControl
-from wamdiff2_core.errors import DataError
+from wamdiff2_core.errors import ConfigError, DataError
 from wamdiff2_core.scene import Command
 from wamdiff2_ros import conversions as cv
 from wamdiff2_ros.carla_client import EgoNow
@@ -114,8 +115,27 @@ def path_message(points: np.ndarray, stamp_s: float) -> Path:
     return path
 
 
+def carla_control_of(message: Any) -> VehicleControl:
+    """Our control of a carla_msgs/CarlaEgoVehicleControl, whose steering is CARLA's own. Gears are not looked at.
+
+    DataError if a number of it is not finite.
+    """
+    made = control_of(message)
+    return cf.carla_to_ros_control(
+        cf.CarlaControl(made.throttle, made.steer, made.brake, made.hand_brake, made.reverse)
+    )
+
+
+def carla_messages() -> Any:
+    """The message module carla_msgs.msg. ConfigError where the package is not installed."""
+    try:
+        return importlib.import_module("carla_msgs.msg")
+    except ImportError as error:
+        raise ConfigError(f"control_messages: the ROS package carla_msgs is not installed ({error})") from error
+
+
 def control_of(message: Any) -> VehicleControl:
-    """Our control of a wamdiff2/VehicleControl. DataError if a number of it is not finite."""
+    """The numbers of a message as a control, signs as they are. DataError if a number of it is not finite."""
     numbers = (message.steer, message.throttle, message.brake)
     if not all(math.isfinite(number) for number in numbers):
         raise DataError("a number is not finite")

@@ -9,6 +9,7 @@ from typing import Any
 from wamdiff2_core.errors import ConfigError
 
 OWNERS = ("bridge", "other")
+CONTROL_MESSAGES = ("wamdiff2", "carla_msgs")
 SPAWNS = ("random", "attach")
 
 
@@ -35,6 +36,7 @@ class BridgeSettings:
     control_wait_s: float = 1.0  # for the control of a tick, when the bridge ticks
     max_control_age_s: float = 0.5  # simulated; with another owner of the tick real seconds count too
     full_steer_rad: float = 0.6  # wheel angle that a control's steer 1 means; 0: CARLA's own full lock
+    control_messages: str = "wamdiff2"  # on <role>/control; "carla_msgs": on <role>/vehicle_control_cmd, as is
     native: bool = False  # the server itself publishes clock, images, IMU and GNSS (started with --ros2)
     correct_gnss: bool = True  # undo 0.9.16's latitude
     goal: str = ""  # "x,y": the route leads there; empty: a random route
@@ -51,6 +53,10 @@ class BridgeSettings:
             raise ConfigError(f"port {self.port}, jpeg_quality {self.jpeg_quality} or seed {self.seed}: out of range")
         if self.tick_owner not in OWNERS:
             raise ConfigError(f"tick_owner: expected one of {', '.join(OWNERS)}, got {self.tick_owner!r}")
+        if self.control_messages not in CONTROL_MESSAGES:
+            raise ConfigError(
+                f"control_messages: expected one of {', '.join(CONTROL_MESSAGES)}, got {self.control_messages!r}"
+            )
         if not self.role_name or "/" in self.role_name or not self.rig:
             raise ConfigError(f"expected a role_name and a rig file, got {self.role_name!r} and {self.rig!r}")
         self.spawn_place()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,9 +26,10 @@ from sensor_msgs.msg import CameraInfo, CompressedImage, Image, Imu, NavSatFix  
 from std_msgs.msg import Float32, Int32, String  # noqa: E402
 
 from wamdiff2.msg import VehicleControl  # noqa: E402
+from wamdiff2_core.errors import ConfigError  # noqa: E402
 from wamdiff2_ros import conversions as cv  # noqa: E402
 from wamdiff2_ros.images import message_to_rgb  # noqa: E402
-from wamdiff2_ros.qos import LATCHED, OUTPUT  # noqa: E402
+from wamdiff2_ros.qos import CONTROL, LATCHED, OUTPUT  # noqa: E402
 
 Make = Callable[..., Bridge]
 
@@ -312,3 +315,23 @@ def test_settings_that_do_not_fit_the_server_end_the_node(make: Make, wrong: dic
     bridge = make(**wrong)
     with pytest.raises(Exception, match=said):
         bridge.spin_until(lambda: False)
+
+
+def test_controls_of_the_ros_bridge_are_taken_as_they_are(
+    server: StandInServer, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours has the same fields, so it stands in for carla_msgs/CarlaEgoVehicleControl, which no wheel brings."""
+    messages = ModuleType("carla_msgs.msg")
+    messages.CarlaEgoVehicleControl = VehicleControl  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "carla_msgs", ModuleType("carla_msgs"))
+    monkeypatch.setitem(sys.modules, "carla_msgs.msg", messages)
+    bridge = make(control_messages="carla_msgs")
+    sender = bridge.probe.create_publisher(VehicleControl, "/carla/hero/vehicle_control_cmd", CONTROL)
+    bridge.spin_until(lambda: sender.get_subscription_count() and server.named("hero"))
+    sender.publish(VehicleControl(throttle=0.25, steer=0.5))  # without a stamp: of now
+    bridge.spin_until(lambda: any(c.throttle == 0.25 and c.steer == 0.5 for c in list(bridge.ego.controls)))
+
+
+def test_the_ros_bridges_messages_are_named_where_they_are_missing(server: StandInServer, make: Make) -> None:
+    with pytest.raises(ConfigError, match="carla_msgs is not installed"):
+        make(control_messages="carla_msgs")

@@ -72,7 +72,7 @@ def test_a_wrong_entry_of_the_rig_file_is_named(tmp_path: Path, ego: str, said: 
         {"step_s": 0.2}, {"timeout_s": 0.0}, {"image_rate_hz": -1.0}, {"max_control_age_s": math.nan}, {"port": 0},
         {"tick_owner": "me"}, {"role_name": ""}, {"role_name": "a/b"}, {"rig": ""}, {"spawn": "somewhere"},
         {"spawn": "1,2,3"}, {"goal": "1,2,3"}, {"goal": "1,inf"}, {"full_steer_rad": -0.1}, {"jpeg_quality": 0},
-        {"seed": -1}, {"route_m": 0.0},
+        {"seed": -1}, {"control_messages": "twist"}, {"route_m": 0.0},
     ],
 )  # fmt: skip
 def test_a_setting_out_of_range_is_refused(wrong: dict[str, object]) -> None:
