@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
-from wamdiff2_core.scene import Failure, FailureKind, Plan
+from wamdiff2_core.scene import Detections, Failure, FailureKind, Plan
 from wamdiff2_ros.conversions import header
 from wamdiff2_ros.deadline_mode import DeadlineStatus
 from wamdiff2_ros.input_log import ERROR, OK, WARN, InputState
@@ -26,6 +26,7 @@ class Health:
         self._lock = threading.Lock()
         self.failures: Counter[FailureKind] = Counter()
         self.plans = 0
+        self.boxes_dropped = 0  # of lists of boxes, those that no rectangle has
         self.contradictions = 0
         self.last_contradiction = ""
         self.last_failure = ""
@@ -73,6 +74,8 @@ class Health:
         elif isinstance(result, Plan):
             self.plans += 1
             self._plan_times.append(now_s)
+        elif isinstance(result, Detections):
+            self.boxes_dropped += result.dropped
 
 
 def diagnostics(
@@ -108,6 +111,7 @@ def _plan_status(health: Health, name: str, further: Mapping[str, object]) -> Di
     else:
         level, text = DiagnosticStatus.ERROR, f"no plan: {health.last_failure or 'plan is not among the tasks'}"
     values: dict[str, object] = {"plans": health.plans, "last failure": health.last_failure, **further}
+    values["impossible boxes left out"] = health.boxes_dropped
     values |= {"contradictions": health.contradictions, "last contradiction": health.last_contradiction}
     values.update({f"failures {kind.value}": count for kind, count in health.failure_counts().items()})
     return _status(level, f"{name}: plans", text, values)

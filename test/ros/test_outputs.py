@@ -16,7 +16,7 @@ from std_msgs.msg import String  # noqa: E402
 from visualization_msgs.msg import MarkerArray  # noqa: E402
 
 from wamdiff2.msg import Candidates, Stats, Trajectory  # noqa: E402
-from wamdiff2_core.scene import Answer, Cost, Failure, FailureKind, Plan  # noqa: E402
+from wamdiff2_core.scene import Answer, Box, Cost, Detections, Failure, FailureKind, Plan  # noqa: E402
 from wamdiff2_ros import conversions as cv  # noqa: E402
 from wamdiff2_ros.driver_outputs import KINDS  # noqa: E402
 from wamdiff2_ros.stages import Stages, taken  # noqa: E402
@@ -115,6 +115,15 @@ def test_a_plan_against_the_instruction_is_flagged_and_withheld_if_asked(make_ha
     h.instruction.publish(String(data="turn right now"))
     h.spin_until(lambda: h.outputs["trajectory"][-1].status == Trajectory.STATUS_VALID, "recovery", h.send_all)
     assert not h.valid_plans()[-1].contradictions
+
+
+def test_boxes_that_cannot_be_are_counted_in_diagnostics(make_harness: Any) -> None:
+    h = make_harness(tasks=["plan", "detect"])
+    h.wait_connected()
+    h.driver.results = {"detect": Detections((Box("car", (400, 400, 600, 600), 0.8),), dropped=2)}
+    h.spin_until(lambda: _value(h, "impossible boxes left out") not in ("", "0"), "the count", h.send_all)
+    assert int(_value(h, "impossible boxes left out")) % 2 == 0
+    assert len(h.outputs["boxes"][-1].boxes) == 1
 
 
 def test_a_plan_against_the_answer_is_flagged_while_the_answer_holds(make_harness: Any) -> None:
