@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from wamdiff2_cli.main import app
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.evaluate import navsim
+from wamdiff2_core.evaluate.frames import read_frames
 from wamdiff2_core.evaluate.navsim import rows
 from wamdiff2_core.evaluate.navsim.run import NavsimJob, evaluate
 
@@ -134,3 +135,30 @@ def test_two_stages_of_a_folder(folder: Path, tmp_path: Path, scenes: list[dict]
     (folder / f"{NAMES[5]}.json").unlink()
     with pytest.raises(DataError, match="1 scenes were not scored, the first is 'dac_carpark'"):
         evaluate(NavsimJob(folder, tmp_path / "b.json"))
+
+
+def test_a_checkpoint_plans_for_scenes_with_pictures(micro: Path, shards: Path, tmp_path: Path, scenes) -> None:
+    """Random weights plan nothing that can be driven: every scene is counted with the reason, and gone on with."""
+    from wamdiff2_core.evaluate.navsim import planned
+
+    cameras = json.loads((micro / "config.json").read_text())["block_diffusion"]["cameras"]
+    pictures = {name: str(path) for name, path in zip(cameras, read_frames(shards, 0)[0].images)}
+    sensors = {"images": pictures, "instruction": "follow the road"}
+    (tmp_path / "one.json").write_text(json.dumps({**scenes[0], "sensors": sensors}))
+    (tmp_path / "two.json").write_text(json.dumps(scenes[1]))  # shows no pictures
+    job = planned.PlanJob(micro)
+    told = planned.plan_scenes(job, [tmp_path / "one.json", tmp_path / "two.json"], tmp_path / "p.jsonl", print)
+    assert set(told) == {scenes[0]["id"], scenes[1]["id"]}
+    assert "sensors" in told[scenes[1]["id"]]["failure"]
+    first = told[scenes[0]["id"]]
+    assert "no plan: " in first["failure"] if isinstance(first, dict) else np.shape(first) == (8, 3)
+    before = (tmp_path / "p.jsonl").read_bytes()
+    assert planned.plan_scenes(job, [tmp_path / "one.json"], tmp_path / "p.jsonl", print)[scenes[0]["id"]] == first
+    assert (tmp_path / "p.jsonl").read_bytes() == before
+    with pytest.raises(DataError, match="none could be scored"):
+        evaluate(NavsimJob(tmp_path / "two.json", tmp_path / "o.json", planner=job))
+
+
+def test_a_curve_of_distances_is_drawn(folder: Path, tmp_path: Path) -> None:
+    evaluate(NavsimJob(folder, tmp_path / "a.json"))
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -76,10 +77,12 @@ def choose(scores: np.ndarray, valid: np.ndarray) -> np.ndarray:
     return np.where(valid, np.nan_to_num(scores, nan=-np.inf), -np.inf).argmax(axis=1)
 
 
-def figures(data: Collected, scorers: Mapping[str, np.ndarray]) -> dict[str, object]:
+def figures(
+    data: Collected, scorers: Mapping[str, np.ndarray], pools: Mapping[str, Sequence[str]] = MappingProxyType(POOLS)
+) -> dict[str, object]:
     """PDMS, EPDMS and progress in per cent: plain, selected by each scorer (F, K), and the best of each pool (oracle).
 
-    A candidate that is no plan scores 0. `gain` is the mean gain of PDMS over the plain plan with its standard error.
+    A candidate that is no plan scores 0. `always`: what each kind of candidate scores by itself. `gain` is the mean gain of PDMS over the plain plan with its standard error.
     """
     valid = np.isfinite(data.score(PDMS))
     table = {name: np.nan_to_num(data.score(name)) for name in (PDMS, EPDMS, PROGRESS)}
@@ -88,9 +91,13 @@ def figures(data: Collected, scorers: Mapping[str, np.ndarray]) -> dict[str, obj
         "expert": {name: _percent(data.expert[:, data.columns.index(name)]) for name in table},
         "plain": {name: _percent(values[:, 0]) for name, values in table.items()},
         "plain_failed": int((~valid[:, 0]).sum()),
+        "always": {
+            source: {name: _percent(values[:, k]) for name, values in table.items()}
+            for k, source in enumerate(data.sources)
+        },
     }
     rows = {}
-    for pool, wanted in POOLS.items():
+    for pool, wanted in pools.items():
         at = data.pool(wanted)
         if at is None:
             continue

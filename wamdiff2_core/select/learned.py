@@ -7,6 +7,7 @@ checkpoint's candidates (docs/candidates.md).
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ class LearnedScorer:
         try:
             with np.load(path, allow_pickle=False) as file:
                 return cls(**{name: file[name].astype(np.float32) for name in cls.__dataclass_fields__})
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise CheckpointError(f"{path}: expected the weights of a scorer: {error}") from error
 
     def save(self, path: Path) -> None:

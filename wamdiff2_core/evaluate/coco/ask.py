@@ -15,7 +15,7 @@ import torch
 from wamdiff2_core.decode.result import DecodeResult
 from wamdiff2_core.driver import Driver
 from wamdiff2_core.errors import ConfigError
-from wamdiff2_core.model.prompt import chat_prompt
+from wamdiff2_core.model.prompt import chat_prompt, human_text
 from wamdiff2_core.scene import Box, Cost, Detections, Failure, FailureKind, Scene
 from wamdiff2_core.tasks.checks import scene_problem
 from wamdiff2_core.tasks.reading import read_answer
@@ -39,9 +39,9 @@ class Found:
 
 
 def category_prompt(name: str) -> str:
-    """The human text for one category."""
+    """The human text for one category, behind the pictures."""
     return (
-        f"<image>\nDetect every {name} in the image. "
+        f"Detect every {name} in the image. "
         f'Answer as JSON: [{{"bbox_2d": [x1, y1, x2, y2], "label": "{name}"}}]; answer [] if there is none.'
     )
 
@@ -72,7 +72,7 @@ def find(driver: Driver, scene: Scene, names: Sequence[str], mode: str = "auto")
 def _each(driver: Driver, scene: Scene, names: Sequence[str]) -> Found:
     pixels, grid = driver.pixels(scene)
     counts = (grid.prod(dim=1) // driver.image_format.merge_size**2).tolist()
-    prompts = [chat_prompt(driver.tokenizer, category_prompt(name), counts) for name in names]
+    prompts = [chat_prompt(driver.tokenizer, human_text(category_prompt(name), len(counts)), counts) for name in names]
     end, block = prompts[0].images_end, driver.decoding.block_size
     prefix = driver.decoder.prefill(torch.tensor(prompts[0].ids[:end]), pixels, grid, block)
     boxes: list[Box] = []
