@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -12,6 +13,9 @@ from rich.live import Live
 
 from wamdiff2_cli.needs_ros import check_ros
 from wamdiff2_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from wamdiff2_ros.graph import NodeSpec
 
 NAME = "drive"
 
@@ -27,9 +31,7 @@ def run(
     """Run the driver on live topics. `ros2 launch wamdiff2 drive.launch.py` does the same where ROS 2 is installed."""
     check_ros()
     from wamdiff2_ros import graph
-    from wamdiff2_ros.monitor import Monitor
     from wamdiff2_ros.parameters import Settings
-    from wamdiff2_ros.supervisor import Supervisor
 
     folder = checkpoint or graph.default_checkpoint()
     if not (folder / "config.json").is_file():
@@ -38,20 +40,23 @@ def run(
     nodes = [graph.driver(prefix, cameras, {"checkpoint": str(folder.resolve()), "cameras": cameras})]
     if follow:
         nodes.append(graph.follower(prefix))
-    parameter_file = params or graph.share_folder("config") / "drive.yaml"
+    watch(nodes, out / "log", params or graph.share_folder("config") / "drive.yaml")
+
+
+def watch(nodes: Sequence[NodeSpec], log: Path, parameter_file: Path) -> None:
+    """Run nodes as processes until Ctrl-C, with a line about the driver. Raises NodeDied if one ends."""
+    from wamdiff2_ros.monitor import Monitor
+    from wamdiff2_ros.supervisor import Supervisor
+
     console = Console(stderr=True)
     try:
-        with (
-            Monitor() as monitor,
-            Supervisor(nodes, out / "log", parameter_file) as supervisor,
-            Live(console=console) as live,
-        ):
+        with Monitor() as monitor, Supervisor(nodes, log, parameter_file) as supervisor, Live(console=console) as live:
             while not supervisor.over():
                 monitor.turn(0.1)
                 live.update(_line(monitor))
                 time.sleep(0.02)
     except KeyboardInterrupt:
-        console.print(f"ended; logs are in {out / 'log'}")
+        console.print(f"ended; logs are in {log}")
 
 
 def _line(monitor: object) -> str:

@@ -8,6 +8,7 @@ import typer
 
 from wamdiff2_cli import (
     bench,
+    carla,
     dataset,
     demo,
     doctor,
@@ -29,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (demo, drive, record, salvage, replay, plan, train, dataset, bench, faults, leaderboard, doctor):
+for module in (demo, drive, carla, record, salvage, replay, plan, train, dataset, bench, faults, leaderboard, doctor):
     app.command(module.NAME)(module.run)
 app.add_typer(evaluate.app, name=evaluate.NAME)
 
