@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,7 @@ class Footage:
         self.undecodable: Counter[str] = Counter()  # pictures by camera
         self.lines = {part: self._line(part) for part in (*cameras, "odometry")}
         self.odometry = self._odometry()
+        self._followed: dict[int, str] = {}
         self._texts = {part: self._heard(part) for part in ("instruction", "question")}
         self.notes = self._notes()
 
@@ -98,9 +99,25 @@ class Footage:
                 if note not in self.notes:
                     self.notes.append(note)
                 return None
-        instruction = self._text("instruction", moment.last_row) or INSTRUCTION
+        instruction = self._followed.get(moment.ns) or self._text("instruction", moment.last_row) or INSTRUCTION
         ego = self._ego(moment) or EgoState()
         return Scene(images, instruction, ego, self.question(moment), moment.ns * 1e-9)
+
+    def follow(self, said: Mapping[int, str], moments: Iterable[Moment]) -> None:
+        """Plans say which instruction they followed (by time, ns): those hold, where the order of recording says another.
+
+        A text and a picture that come at one moment may be recorded in another order than the driver heard them in.
+        """
+        self._followed = {ns: text for ns, text in said.items() if text}
+        other = 0
+        for moment in moments:
+            heard = self._text("instruction", moment.last_row)
+            other += heard is not None and self._followed.get(moment.ns, heard) != heard
+        if other:
+            self.notes.append(
+                f"{self.parts.get('instruction')}: {other} plans followed another text than the one recorded last before "
+                f"their pictures; the one that they say is taken"
+            )
 
     def question(self, moment: Moment) -> str | None:
         """The question that was open at the moment."""

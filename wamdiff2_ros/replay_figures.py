@@ -46,6 +46,7 @@ INPUT: tuple[str, ...] = (
     "moments_left_out",
 )
 INPUT += ("duration_s", "max_gap_s", "picture_spread_ms")
+SAME_M = 0.01  # plans whose points all lie closer are the same
 MOST_DELAY_NS = 60_000_000_000  # a longer one between stamp and recording means two clocks
 Pairs = list[tuple[np.ndarray, np.ndarray]]
 
@@ -76,6 +77,7 @@ def _of_size(size: int, group: Sequence[Made], frames: dict[int, Frame], timing:
         "failures": {kind.value: failures[kind.value] for kind in FailureKind},
         **_distances("", [(points, frame.driven) for points, frame in plans], "compared_with_driven"),
         **_distances("to_recorded_", [(points, frame.planned) for points, frame in plans], "compared_with_recorded"),
+        "plans_as_recorded_share": _as_recorded([(points, frame.planned) for points, frame in plans]),
         **_distances("to_expert_", [(points, frame.expert) for points, frame in plans], "compared_with_expert"),
         **_boxes((one.boxes or (), frames[one.ns].true_boxes) for one in group if _asked(one, "detect")),
         **_answers([one for one in group if _asked(one, "ask")], frames),
@@ -85,6 +87,12 @@ def _of_size(size: int, group: Sequence[Made], frames: dict[int, Frame], timing:
         "plan_total_p99_ms": totals["p99"],
         "frame_age_ms": percentiles(one.age_ms for one in group)["p50"] if timing else None,
     }
+
+
+def _as_recorded(pairs: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> float | None:
+    """Share of the plans whose points are those of then, to the centimetre; None without any."""
+    same = [bool(np.abs(now - then).max() < SAME_M) for now, then in pairs if then is not None]
+    return sum(same) / len(same) if same else None
 
 
 def recorded(heard: Heard, footage: Footage) -> dict[str, Any]:

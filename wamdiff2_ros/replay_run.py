@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,8 @@ from wamdiff2_ros.bag_topics import find_parts
 from wamdiff2_ros.replay import TASKS, Replay, choose_moments, replan, wanted_tasks
 from wamdiff2_ros.replay_page import viewer, write_lines
 
+PARAMETERS = "/output/parameters"
+ARITHMETIC = ("device", "dtype")
 PASSED, LIMIT_BROKEN, NO_FRAMES = 0, 3, 4  # 1: an error that stopped it, 2: options that cannot be
 
 
@@ -79,6 +82,8 @@ def run_offline(
     """Answer every moment of the bag anew, in this process."""
     opened = open_bag(request, driver.cameras, driver.optional_cameras)
     moments, notes = choose_moments(opened.footage, opened.heard, request.frames)
+    said = {ns: str(plan.instruction or "") for ns, plan in opened.heard.trajectory.items()}
+    opened.footage.follow(said, moments)
     tasks = wanted_tasks(request.tasks, opened.footage, opened.heard)
     replay = replan(driver, opened.footage, opened.heard, settings, tasks, moments, request.pictures, console)
     replay.notes += notes
@@ -95,6 +100,7 @@ def finish(
     rows = {row["block_size"]: row for row in replay_figures.results(replay, request.timing)}
     report["results"] = [rows.get(size) or replay_figures.empty_row(size) for size in sizes]
     report["recorded"] = replay_figures.recorded(opened.heard, opened.footage)
+    replay.notes += other_arithmetic(opened.bag, stated)
     report["input"] = replay_figures.of_input(opened.footage, opened.heard, replay)
     verdicts = judge(request.limits, figures_of(report))
     report["limits"] = [verdict.plain() for verdict in verdicts]
@@ -104,6 +110,22 @@ def finish(
     write_replay_report(out / "report.html", report, viewer(replay, rig, request.timing))
     opened.bag.close()
     return report
+
+
+def other_arithmetic(bag: Bag, stated: Mapping[str, object]) -> list[str]:
+    """Where the driver computed otherwise then: the same settings give other plans for it. Empty if that is not known."""
+    topics = [
+        name for name, kind in bag.topics().items() if name.endswith(PARAMETERS) and kind == "std_msgs/msg/String"
+    ]
+    then: dict[str, object] = {}
+    for _, message in bag.messages(topics):
+        try:
+            then |= json.loads(message.data)["parameters"]
+        except (ValueError, KeyError, TypeError):  # not of our driver, or damaged: then it says nothing
+            continue
+    differ = {name: then[name] for name in ARITHMETIC if name in then and then[name] != stated.get(name)}
+    words = ", ".join(f"{name} {value} (here {stated.get(name)})" for name, value in differ.items())
+    return [f"the driver of then ran with {words}: the same settings give other plans"] if differ else []
 
 
 def _verdict(replay: Replay, verdicts: Sequence[Verdict], problems: Sequence[str]) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from wamdiff2_ros.bag_writer import BagWriter, typestore
 
 SPEED = 5.0
 CAMERAS = {"cam_front": (64, 64), "cam_front_left": (32, 32), "cam_front_right": (32, 32)}
+INSTRUCTION = "turn left in 40 m"
 QUESTION, TRUTH = "what colour is the traffic light?", "the light is red."
 
 
@@ -62,7 +63,7 @@ def drive(seconds: float = 4.0, plans: bool = True, world: bool = True, start_ns
     for k in range(int(seconds * 10)):
         ns = start_ns + k * 10**8
         if k == 0:
-            put("/world/instruction", ns, m.make("std_msgs/msg/String", data="turn left in 40 m"))
+            put("/world/instruction", ns, m.make("std_msgs/msg/String", data=INSTRUCTION))
             put("/world/question", ns, m.make("std_msgs/msg/String", data=QUESTION))
             if world:
                 put("/world/route", ns, _route(m, ns))
@@ -100,7 +101,11 @@ def _driver(m: Messages, ns: int, k: int, put: Any) -> None:
     plan = straight(0.3)
     fields: Mapping[str, Any] = {"raw_x_m": plan["x"], "raw_y_m": plan["y"]} if k != 10 else {"status": 4}
     header = m.header(ns, "base_link")
-    put("/wamdiff2/output/trajectory", ns, m.make("wamdiff2/msg/Trajectory", header=header, instruction="on", **fields))
+    put(
+        "/wamdiff2/output/trajectory",
+        ns,
+        m.make("wamdiff2/msg/Trajectory", header=header, instruction=INSTRUCTION, **fields),
+    )
     stats = {"block_size": 32, "steps": 8, "rule": "dynamic", "threshold": 0.9, "forwards": 7, "total_ms": 150.0 + k}
     counts = {"failures_parse": int(k >= 10), "frames_dropped": k, "checkpoint": "checkpoints/tiny"}
     said = m.make("wamdiff2/msg/Stats", header=header, frame_age_ms=200.0, **stats, **counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -10,14 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bags import drive, write_items
+from bags import INSTRUCTION, Messages, drive, write_items
 from broken_bags import QUIET, StraightDriver, replayed
 
 from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.evaluate.limits import figures_of, parse_limit
 from wamdiff2_ros import bag_scenes, replay_figures
-from wamdiff2_ros.replay_run import LIMIT_BROKEN, NO_FRAMES, PASSED, Request, check_limits, run_offline
+from wamdiff2_ros.bag_messages import Bag
+from wamdiff2_ros.replay_run import (
+    LIMIT_BROKEN,
+    NO_FRAMES,
+    PASSED,
+    Request,
+    check_limits,
+    other_arithmetic,
+    run_offline,
+)
 
 CHROMIUM = shutil.which("chromium")
 
@@ -47,6 +57,35 @@ def test_figures_stand_side_by_side(bag: Path, tmp_path: Path) -> None:
     assert [row["per_waypoint_m"][7] for row in report["results"]] == pytest.approx([0.1, 0.8, 3.2])
     assert report["results"][0]["plan_total_ms"] == pytest.approx(6.0)
     assert report["results"][0]["answers_as_recorded_share"] == 1.0
+    assert report["results"][0]["plans_as_recorded_share"] == 0.0
+
+
+def test_the_instruction_is_the_one_that_the_plan_says_it_followed(tmp_path: Path) -> None:
+    """The text was recorded before the pictures of one moment, but the driver heard it after them."""
+    items = drive(4.0)
+    late = next(item for item in items if item[0] == "/world/instruction")
+    at = next(k for k, item in enumerate(items) if item[1] == 3_000_000_000)
+    stop = Messages().make("std_msgs/msg/String", data="stop")
+    stop_cdr = bytes(Messages().store.serialize_cdr(stop, late[2]))
+    items.insert(at, ("/world/instruction", 3_000_000_000, late[2], stop_cdr))
+    driver = StraightDriver()
+    made = write_items(tmp_path / "bag", items)
+    opened, replay = run_offline(Request(made), driver, [DecodingConfig(8, 1)], QUIET)  # type: ignore[arg-type]
+    assert {frame.instruction for frame in replay.frames} == {INSTRUCTION} == {s.instruction for s in driver.scenes}
+    assert any("4 plans followed another text" in note for note in opened.footage.notes)
+
+
+def test_another_arithmetic_than_then_is_said(tmp_path: Path) -> None:
+    kind = "std_msgs/msg/String"
+    m, words = Messages(), json.dumps({"node": "/wamdiff2", "parameters": {"dtype": "auto", "device": "cpu"}})
+    items = drive(2.0)
+    for text in ("not json", words):
+        cdr = bytes(m.store.serialize_cdr(m.make(kind, data=text), kind))
+        items.insert(0, ("/wamdiff2/output/parameters", 10**9, kind, cdr))
+    with contextlib.closing(Bag(write_items(tmp_path / "bag", items))) as opened:
+        assert other_arithmetic(opened, {"dtype": "auto", "device": "cpu"}) == []
+        (note,) = other_arithmetic(opened, {"dtype": "float32", "device": "cpu"})
+    assert "dtype auto (here float32)" in note and "device" not in note
 
 
 def test_the_same_bag_gives_the_same_bytes(bag: Path, tmp_path: Path) -> None:

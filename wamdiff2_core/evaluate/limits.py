@@ -16,6 +16,7 @@ from wamdiff2_core.errors import ConfigError
 # Of these, more is better: `name=value` is their least. Of all others it is the most.
 MORE_IS_BETTER = {"frames", "plans", "plan_hz", "map50", "detection_frames", "answers", "answers_correct"}
 MORE_IS_BETTER |= {"answers_as_recorded_share", "compared_with_driven", "compared_with_recorded", "bag_finished"}
+MORE_IS_BETTER |= {"plans_as_recorded_share"}
 MORE_IS_BETTER |= {"compared_with_expert", "messages_read", "messages_stated", "read_share", "duration_s"}
 _LIMIT = re.compile(r"\s*([^<>=\s]+)\s*(<=|>=|=)\s*(\S+)\s*")
 

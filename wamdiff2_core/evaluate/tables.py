@@ -52,6 +52,7 @@ REPLAY = (
     ("frames compared with it", "compared_with_driven", "{:d}"),
     ("ADE to the recorded plan m", "ade_to_recorded_m", "{:.2f}"),
     ("FDE to the recorded plan m", "fde_to_recorded_m", "{:.2f}"),
+    ("plans as recorded", "plans_as_recorded_share", "{:.1%}"),
     ("ADE to the expert m", "ade_to_expert_m", "{:.2f}"),
     ("FDE to the expert m", "fde_to_expert_m", "{:.2f}"),
     ("mAP50", "map50", "{:.3f}"),
