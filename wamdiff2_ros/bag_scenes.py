@@ -104,7 +104,7 @@ class Footage:
         return Scene(images, instruction, ego, self.question(moment), moment.ns * 1e-9)
 
     def follow(self, said: Mapping[int, str], moments: Iterable[Moment]) -> None:
-        """Plans say which instruction they followed (by time, ns): those hold, where the order of recording says another.
+        """Plans say which instruction they followed (by time, ns): that one holds, whatever was recorded before them.
 
         A text and a picture that come at one moment may be recorded in another order than the driver heard them in.
         """
@@ -115,8 +115,8 @@ class Footage:
             other += heard is not None and self._followed.get(moment.ns, heard) != heard
         if other:
             self.notes.append(
-                f"{self.parts.get('instruction')}: {other} plans followed another text than the one recorded last before "
-                f"their pictures; the one that they say is taken"
+                f"{self.parts.get('instruction')}: {other} plans followed another text than the one recorded before their "
+                f"pictures; the one that they say is taken"
             )
 
     def question(self, moment: Moment) -> str | None:

@@ -113,7 +113,7 @@ def finish(
 
 
 def other_arithmetic(bag: Bag, stated: Mapping[str, object]) -> list[str]:
-    """Where the driver computed otherwise then: the same settings give other plans for it. Empty if that is not known."""
+    """Where the driver of then computed otherwise: it gives other plans. Empty if that is not known."""
     topics = [
         name for name, kind in bag.topics().items() if name.endswith(PARAMETERS) and kind == "std_msgs/msg/String"
     ]
