@@ -47,7 +47,7 @@ def _drive(args: argparse.Namespace, block: int, latency: str) -> dict[str, Any]
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "agent.yaml"
     value = latency if latency == "measured" else float(latency)
-    longest = 5.0 if latency == "measured" else max(1.0, float(latency) + 0.75)
+    longest = 5.0 if latency == "measured" else max(1.0, 2.0 * float(latency) + 0.3)  # until the next one acts
     settings = {"block_size": block, "latency_s": value, "max_plan_age_s": longest}
     settings.update(yaml.safe_load(args.settings.read_text()) if args.settings else {})
     assert settings.keys() <= {item.name for item in fields(AgentSettings)}
