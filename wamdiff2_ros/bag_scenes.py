@@ -115,8 +115,8 @@ class Footage:
             other += heard is not None and self._followed.get(moment.ns, heard) != heard
         if other:
             self.notes.append(
-                f"{self.parts.get('instruction')}: {other} plans followed another text than the one recorded before their "
-                f"pictures; the one that they say is taken"
+                f"{self.parts.get('instruction')}: {other} plans followed another text than the one recorded before "
+                f"their pictures; the one that they say is taken"
             )
 
     def question(self, moment: Moment) -> str | None:
