@@ -16,6 +16,7 @@ from wamdiff2_ros.carla_settings import BridgeSettings
 from wamdiff2_ros.carla_spawn import Spawner
 
 LOOK_S = 0.5  # between two looks for an ego that somebody else spawns
+KNOCK_S = 2.0  # for the first answer: whether there is a server at all
 CLOSE_S = 2.0  # limit of a call while closing
 
 
@@ -66,8 +67,9 @@ class Session:
         self.removed = 0
         with self._talking():
             self._client = carla.Client(settings.host, settings.port)
-            self._client.set_timeout(settings.timeout_s)
+            self._client.set_timeout(min(KNOCK_S, settings.timeout_s))
             self.server_version = str(self._client.get_server_version())
+            self._client.set_timeout(settings.timeout_s)
             self.client_version = str(self._client.get_client_version())
             self.world = self._load()
             self._spawner = Spawner(carla, self.world, settings, rig)
@@ -80,6 +82,7 @@ class Session:
                 self._spawner.sensors(self.ego, heard, self._sensors)
                 self.map = self.world.get_map()
                 self.wheel_deg, self._steering_curve = self._steering()
+                self._client.set_timeout(settings.tick_timeout_s)
         except (CarlaGone, ConfigError):
             self.close()
             raise
@@ -88,10 +91,10 @@ class Session:
         """The next tick: ours, or the one that somebody else makes. None while it does not show the ego."""
         with self._talking():
             if self._settings.owns_tick:
-                self.world.tick(self._settings.timeout_s)
+                self.world.tick(self._settings.tick_timeout_s)
                 snapshot = self.world.get_snapshot()
             else:
-                snapshot = self.world.wait_for_tick(self._settings.timeout_s)
+                snapshot = self.world.wait_for_tick(self._settings.tick_timeout_s)
             seen = snapshot.find(self.ego.id) if snapshot.has_actor(self.ego.id) else None
             if seen is None:
                 return None

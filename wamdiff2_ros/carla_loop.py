@@ -23,7 +23,7 @@ from wamdiff2_ros.carla_settings import BridgeSettings
 from wamdiff2_ros.carla_spawn import GNSS, IMU
 
 GHOST_TICKS = 20  # ticks in a row that do not show the ego: it was destroyed
-JOIN_S = 15.0
+JOIN_S = 6.0  # less than the supervisor waits before it kills; a healthy server is left long before
 
 
 class BridgeLoop:

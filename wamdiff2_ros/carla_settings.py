@@ -19,7 +19,8 @@ class BridgeSettings:
 
     host: str = "127.0.0.1"
     port: int = 2000
-    timeout_s: float = 10.0  # of each call to the server
+    timeout_s: float = 20.0  # of a call while a town is loaded and the car is spawned
+    tick_timeout_s: float = 10.0  # of a tick; a server that takes longer is gone
     reconnect_s: float = 2.0  # pause before the server is tried again
     town: str = ""  # empty: the one that is loaded
     role_name: str = "hero"
@@ -43,7 +44,16 @@ class BridgeSettings:
     route_m: float = 500.0  # length of a random route
 
     def __post_init__(self) -> None:
-        _above_zero(self, "timeout_s", "reconnect_s", "step_s", "image_rate_hz", "sensor_wait_s", "control_wait_s")
+        _above_zero(
+            self,
+            "timeout_s",
+            "tick_timeout_s",
+            "reconnect_s",
+            "step_s",
+            "image_rate_hz",
+            "sensor_wait_s",
+            "control_wait_s",
+        )
         _above_zero(self, "max_control_age_s", "route_m")
         if not 0.0 < self.step_s <= 0.1:
             raise ConfigError(f"step_s: expected at most 0.1, got {self.step_s}")  # CARLA's physics needs it so
