@@ -162,3 +162,17 @@ def test_a_checkpoint_plans_for_scenes_with_pictures(micro: Path, shards: Path, 
 def test_a_curve_of_distances_is_drawn(folder: Path, tmp_path: Path) -> None:
     evaluate(NavsimJob(folder, tmp_path / "a.json"))
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_row_of_the_table_says_whose_scenes_it_is_of(folder: Path, tmp_path: Path) -> None:
+    from wamdiff2_core.evaluate.navsim import row
+
+    scene = json.loads((folder / f"{NAMES[5]}.json").read_text())
+    (folder / f"{NAMES[5]}.json").write_text(json.dumps({**scene, "source": "a world of ours"}))
+    (folder / "cut.json").write_text("{")
+    report = evaluate(NavsimJob(folder, tmp_path / "a.json"))
+    made = row.measured(report, tmp_path / "a.json")
+    assert {"PDMS (NAVSIM v1.1)", "L2 to the human, mean"} <= {one.name for one in made.figures}
+    assert "a world of ours: not NAVSIM's benchmark" in made.figures[0].note
+    assert made.failed == 1 and any("plans reverse" in line for line in made.problems)
+    assert any("cut.json" in line for line in made.problems)

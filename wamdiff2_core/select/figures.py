@@ -82,7 +82,8 @@ def figures(
 ) -> dict[str, object]:
     """PDMS, EPDMS and progress in per cent: plain, selected by each scorer (F, K), and the best of each pool (oracle).
 
-    A candidate that is no plan scores 0. `always`: what each kind of candidate scores by itself. `gain` is the mean gain of PDMS over the plain plan with its standard error.
+    A candidate that is no plan scores 0. `always`: what each kind of candidate scores by itself, without a choice.
+    `gain` is the mean gain of PDMS over the plain plan with its standard error.
     """
     valid = np.isfinite(data.score(PDMS))
     table = {name: np.nan_to_num(data.score(name)) for name in (PDMS, EPDMS, PROGRESS)}

@@ -12,5 +12,6 @@ def benchmarks() -> tuple[Benchmark, ...]:
     from wamdiff2_core.evaluate.everything.rows.bench2drive import Bench2Drive
     from wamdiff2_core.evaluate.everything.rows.frames import Frames
     from wamdiff2_core.evaluate.lingoqa.row import LingoQa
+    from wamdiff2_core.evaluate.navsim.row import Navsim
 
-    return (Bench2Drive(), Coco(), LingoQa(), DriveBench(), Frames())
+    return (Navsim(), Bench2Drive(), Coco(), LingoQa(), DriveBench(), Frames())

@@ -1,6 +1,6 @@
 """A scene to be scored, as arrays: the ego, its past, the map, other road users, the reference plan.
 
-Read from the plain format of scene files (docs/evaluation.md, NAVSIM). Global positions become offsets from the ego's
+Read from the plain format of scene files (docs/navsim.md). Global positions become offsets from the ego's
 start, because maps lie at millions of metres.
 """
 

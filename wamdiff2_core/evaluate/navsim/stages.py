@@ -59,7 +59,7 @@ class Group:
 
 
 def read_groups(record: object, where: str = NAME) -> list[Group]:
-    """Groups out of their plain form, see docs/evaluation.md. DataError on missing keys, empty stages, equal ids."""
+    """Groups out of their plain form, see docs/navsim.md. DataError on missing keys, empty stages, equal ids."""
     groups = []
     for index, one in enumerate(listed(record, "groups", where)):
         at = f"{where}.groups[{index}]"
