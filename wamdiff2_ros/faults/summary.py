@@ -46,7 +46,11 @@ def summarise(bench: Bench, record: RunRecord, judge: Judge, about: Mapping[str,
     bag_part = judge_bags(bench, [*sensor_events, *heard], record.faults)
     memory = memory_growth(bench.processes.lives, judge)
     unnamed = [f"{fault.name} {fault.target}" for fault, name in zip(record.faults, named) if name is None]
-    lasting = [f"{fault.name} {fault.target}" for fault in record.faults if fault.recovered_s is None]
+    lasting = [
+        f"{fault.name} {fault.target} (an answer took {fault.answer_s:.1f} s before it)"
+        for fault in record.faults
+        if fault.recovered_s is None
+    ]
     summary: dict[str, Any] = {
         **about,
         "seconds": round(record.ended_s - record.began_s, 1),
