@@ -84,13 +84,8 @@ class Bridge:
                     return status
         return DiagnosticStatus()
 
-    def close(self, die: bool = False) -> None:
-        """die: as after kill -9, nothing is taken out of the simulation."""
-        if die:
-            self.node.loop._outputs = None  # type: ignore[assignment]
-            self.node.loop._stop.set()
-        else:
-            self.node.close()
+    def close(self) -> None:
+        self.node.close()
         self.executor.shutdown()
         self.node.destroy_node()
         self.probe.destroy_node()
@@ -101,3 +96,8 @@ class Bridge:
         if made is not None:
             made.header.stamp = odometry.header.stamp
             self.control.publish(made)
+
+
+def drive(throttle: float = 0.5, steer: float = 0.0, reverse: bool = False) -> Callable[[Odometry], VehicleControl]:
+    """Answers every odometry with this control."""
+    return lambda odometry: VehicleControl(throttle=throttle, steer=steer, reverse=reverse)

@@ -29,3 +29,29 @@ def make_harness() -> Iterator[Any]:
     yield make
     for harness in made:
         harness.close()
+
+
+@pytest.fixture
+def server() -> Any:
+    """A stand-in for a CARLA server."""
+    pytest.importorskip("carla", reason="the carla wheel is an extra (Python 3.12 and older)")
+    from carla_stand_in import StandInServer
+
+    return StandInServer()
+
+
+@pytest.fixture
+def make_bridge(server: Any, tmp_path: Path) -> Iterator[Any]:
+    """A function that makes a CARLA bridge on `server`; all are closed at the end, with the server up again."""
+    from carla_harness import Bridge
+
+    made: list[Bridge] = []
+
+    def bridge(**parameters: Any) -> Bridge:
+        made.append(Bridge(server, tmp_path, **parameters))
+        return made[-1]
+
+    yield bridge
+    server.down = False
+    for one in made:
+        one.close()
