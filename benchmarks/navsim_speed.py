@@ -3,7 +3,8 @@
 python benchmarks/navsim_speed.py [--scenes FILE.json.gz] [--repeats 5] [--objects 0] [--out FILE.json]
 
 Medians over scenes. Wall time is what a user waits, processor time what the work costs where the machine is busy
-with other things; the load is told with them. One thread. A plan is scored for v1.1, v2 and the human filter at once.
+with other things; the load is told with them. One thread. A plan is scored for v1.1, v2 and the human filter at once
+where nothing else is said; the official code's call scores one version.
 The scene's own drives (reference, human, plan before) are scored with the first plan of a scene and kept.
 """
 
@@ -25,7 +26,7 @@ import numpy as np
 from wamdiff2_core.evaluate import navsim
 from wamdiff2_core.evaluate.machine import commit, cpu_name
 from wamdiff2_core.evaluate.navsim.scene import read_scene
-from wamdiff2_core.evaluate.navsim.scoring import score_plans
+from wamdiff2_core.evaluate.navsim.scoring import VERSIONS, score_plans
 
 GOLDEN = Path(__file__).parents[1] / "test" / "golden" / "navsim" / "scenes.json.gz"
 OFFICIAL_MS = (23.0, 47.0)  # a call of the official code scores one plan beside the reference
@@ -68,6 +69,10 @@ def measure(path: Path, repeats: int, objects: int) -> dict[str, Any]:
     rows = {"score(dict)": medians(lambda k: navsim.score(plain[k]), len(plain), repeats, 1)}
     fresh = [replace(scene, kept={}) for scene in scenes for _ in range(repeats)]
     rows["1, the first of its scene"] = medians(lambda k: score_plans(fresh[k], fresh[k].plan[None]), len(fresh), 1, 1)
+    for version in VERSIONS:
+        rows[f"1, {version} alone"] = medians(
+            lambda k, v=version: score_plans(scenes[k], scenes[k].plan[None], (v,)), len(scenes), repeats, 1
+        )
     for count in COUNTS:
         plans = [scene.plan + random.normal(0, NOISE_M, (count, 8, 3)) * [1, 1, 0.1] for scene in scenes]
         used = len(scenes) if count <= 32 else len(scenes) // 4

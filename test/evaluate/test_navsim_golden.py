@@ -144,3 +144,20 @@ def test_turned_and_moved_scenes_keep_their_scores():
     before, after = navsim.score(SCENES["random_1"]), navsim.score(scene)
     for version, table in before.items():
         assert after[version] == pytest.approx(table, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["human_ddc", "random_0"])
+def test_one_version_alone_scores_as_both_together(name):
+    scene = read_scene(SCENES[name])
+    both = score_plans(scene, scene.plan[None])
+    old, new = score_plans(scene, scene.plan[None], ("v11",)), score_plans(scene, scene.plan[None], ("v2",))
+    assert old.v11 == both.v11 and not old.v2 and old.human_filtered is None
+    assert not new.v11 and list(new.v2) == list(both.v2)
+    assert all(np.array_equal(new.v2[key], both.v2[key], equal_nan=True) for key in both.v2)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_scene_scores_the_same_the_first_time_and_later(name):
+    scene = read_scene(SCENES[name])
+    first, later = score_plans(scene, scene.plan[None]), score_plans(scene, scene.plan[None])
+    assert all(np.array_equal(first.v2[key], later.v2[key], equal_nan=True) for key in first.v2)

@@ -57,7 +57,7 @@ def rule_scores(points: np.ndarray, ego: EgoState, world: Surroundings) -> np.nd
     poses = np.array([poses_of(Plan(one, np.ones(8)), ego.speed) for one in points[valid]], dtype=np.float64)
     farthest = int(np.linalg.norm(np.diff(poses[..., :2], axis=1), axis=2).sum(axis=1).argmax())
     scores = np.full(len(points), np.nan)
-    scores[valid] = score_plans(_scene(poses, ego, world, farthest), poses).v11["score"]
+    scores[valid] = score_plans(_scene(poses, ego, world, farthest), poses, ("v11",)).v11["score"]
     return scores
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from scipy.signal import savgol_filter
 
 from wamdiff2_core.evaluate.navsim import vehicle as car
+from wamdiff2_core.evaluate.navsim.scene import unwrapped
 
 LIMITS = {
     "lon_accel": (-4.05, 2.40),
@@ -90,7 +91,7 @@ def _jerk(acceleration: np.ndarray) -> np.ndarray:
 
 
 def _yaw(states: np.ndarray, acceleration_order: int) -> dict[str, np.ndarray]:
-    heading = np.unwrap(states[..., car.HEADING], axis=-1)
+    heading = unwrapped(states[..., car.HEADING])
     return {
         "yaw_accel": _filtered(heading, YAW_WINDOW, acceleration_order, 2),
         "yaw_rate": _filtered(heading, YAW_WINDOW, 2, 1),

@@ -59,8 +59,7 @@ def along_path(points: np.ndarray, path: np.ndarray) -> np.ndarray:
     """Arc length (M,) of the place on a path (V, 2) that is nearest to points (M, 2); of equal ones the first."""
     squared, share, length = _on_segments(points, path)
     nearest = squared.argmin(axis=0)
-    before = np.concatenate([[0.0], np.cumsum(length)])[nearest]
-    return before + share[nearest, np.arange(len(points))] * length[nearest]
+    return length.cumsum()[nearest] - (1.0 - share[nearest, np.arange(len(points))]) * length[nearest]
 
 
 def farther_than(points: np.ndarray, path: np.ndarray, distance: float) -> np.ndarray:

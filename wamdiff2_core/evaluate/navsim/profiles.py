@@ -11,6 +11,7 @@ a constant or tridiagonal normal matrix, so no system is solved per step:
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import numpy as np
@@ -22,6 +23,7 @@ from wamdiff2_core.evaluate.navsim.vehicle import HEADING, STEP_S, STEPS, wrappe
 ACCELERATION_PENALTY = 1e-4
 CURVATURE_RATE_PENALTY = 1e-2
 FIRST_CURVATURE_PENALTY = 1e-10
+FEW = 4  # paths up to which floats are faster than a banded solver
 
 
 def speeds_and_curvatures(poses: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -56,10 +58,30 @@ def _curvatures(speeds: np.ndarray, turned: np.ndarray) -> np.ndarray:
     diagonal[:, :-1] += rate
     diagonal[:, 1:] += rate
     diagonal[:, 0] += FIRST_CURVATURE_PENALTY
+    wanted = STEP_S * speeds * turned
+    if len(speeds) <= FEW:
+        return np.array([_solved(*rows, rate) for rows in zip(diagonal.tolist(), wanted.tolist())])
     above = np.full(speeds.shape, -rate)
     above[:, 0] = 0.0  # paths do not touch each other
     band = np.stack([above.ravel(), diagonal.ravel()])
     try:
-        return solveh_banded(band, (STEP_S * speeds * turned).ravel(), check_finite=False).reshape(speeds.shape)
+        return solveh_banded(band, wanted.ravel(), check_finite=False).reshape(speeds.shape)
     except np.linalg.LinAlgError as error:
         raise DataError(f"plan: no curvatures fit its speeds of up to {np.abs(speeds).max():g} m/s") from error
+
+
+def _solved(diagonal: list[float], wanted: list[float], rate: float) -> list[float]:
+    """x of a tridiagonal system with -rate beside its diagonal, by elimination in floats."""
+    pivots, values = [diagonal[0]], [wanted[0]]
+    for d, w in zip([*diagonal[1:], math.inf], [*wanted[1:], 0.0]):
+        if not pivots[-1] > 0.0:
+            raise DataError("plan: no curvatures fit its speeds")
+        factor = rate / pivots[-1]
+        pivots.append(d - rate * factor)
+        values.append(w + factor * values[-1])
+    x = 0.0
+    solution = []
+    for pivot, value in zip(reversed(pivots[:-1]), reversed(values[:-1])):
+        x = (value + rate * x) / pivot
+        solution.append(x)
+    return solution[::-1]

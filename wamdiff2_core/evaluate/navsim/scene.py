@@ -112,6 +112,26 @@ def read_scene(record: object) -> Scene:
     )
 
 
+def _between() -> np.ndarray:
+    """Matrix (41, 9) from nine knots at 0.5 s to poses at 0.1 s, straight between knots."""
+    at = np.arange(POSES) * car.STEP_S / car.PLAN_STEP_S
+    left = np.minimum(at.astype(int), PLAN_POSES - 1)
+    matrix = np.zeros((POSES, PLAN_POSES + 1))
+    matrix[np.arange(POSES), left] = 1.0 - (at - left)
+    matrix[np.arange(POSES), left + 1] += at - left
+    return matrix
+
+
+_BETWEEN = _between()
+
+
+def unwrapped(angles: np.ndarray) -> np.ndarray:
+    """np.unwrap along the last axis, in a fifth of its time where nothing jumps."""
+    if (np.abs(np.diff(angles)) < np.pi).all():
+        return angles
+    return np.unwrap(angles)
+
+
 def path_of(plans: np.ndarray, start: np.ndarray) -> np.ndarray:
     """Paths (N, 41, 3) at 0.1 s of plans (N, 8, 3) in the frame of a start state, which goes in front."""
     x, y, heading = start[: car.HEADING + 1]
@@ -121,11 +141,8 @@ def path_of(plans: np.ndarray, start: np.ndarray) -> np.ndarray:
     knots[:, 1:, 0] = x + plans[..., 0] * cos - plans[..., 1] * sin
     knots[:, 1:, 1] = y + plans[..., 0] * sin + plans[..., 1] * cos
     knots[:, 1:, 2] = car.wrapped(heading + plans[..., 2])
-    knots[..., 2] = np.unwrap(knots[..., 2], axis=1)
-    at = np.arange(POSES) * car.STEP_S / car.PLAN_STEP_S
-    left = np.minimum(at.astype(int), PLAN_POSES - 1)
-    share = (at - left)[:, None]
-    return knots[:, left] * (1 - share) + knots[:, left + 1] * share
+    knots[..., 2] = unwrapped(knots[..., 2])
+    return _BETWEEN @ knots
 
 
 def _plan(value: object, where: str) -> np.ndarray:

@@ -9,6 +9,7 @@ tags v1.1 and v2.2. Every plan is scored as in a call of its own: its progress i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from wamdiff2_core.evaluate.navsim.scene import Scene, path_of, read_scene
 from wamdiff2_core.evaluate.navsim.simulate import simulate
 from wamdiff2_core.evaluate.navsim.vehicle import PLAN_POSES, POSES
 
+VERSIONS = ("v11", "v2")
 CHUNK = 64  # plans at once: their arrays stay in the processor's caches
 V2_TTC_STEPS = POSES - int(collisions.LOOK_AHEAD[-1])  # v2 looks no further than the plan; v1 does
 V1_WEIGHTS = {"ep": 5.0, "ttc": 5.0, "comfort": 2.0}
@@ -94,16 +96,19 @@ def rows_of(scored: Scored, index: int = 0) -> dict[str, dict[str, float | None]
     return {
         version: {name: None if np.isnan(values[index]) else float(values[index]) for name, values in table.items()}
         for version, table in tables.items()
-        if table is not None
+        if table
     }
 
 
-def score_plans(scene: Scene, plans: np.ndarray) -> Scored:
-    """Results of plans (N, 8, 3) in the frame of the ego, N >= 1. DataError on another shape or values not finite."""
+def score_plans(scene: Scene, plans: np.ndarray, versions: Sequence[str] = VERSIONS) -> Scored:
+    """Results of plans (N, 8, 3) in the frame of the ego, N >= 1. DataError on another shape or values not finite.
+
+    versions: the tables of others stay empty (a call of the official code scores one version).
+    """
     plans = np.asarray(plans, dtype=np.float64)
     if plans.ndim != 3 or not len(plans) or plans.shape[1:] != (PLAN_POSES, 3) or not np.isfinite(plans).all():
         raise DataError(f"{scene.id}: expected finite plans (N, {PLAN_POSES}, 3), got shape {plans.shape}")
-    parts = [_score_chunk(scene, plans[at : at + CHUNK]) for at in range(0, len(plans), CHUNK)]
+    parts = [_score_chunk(scene, plans[at : at + CHUNK], versions) for at in range(0, len(plans), CHUNK)]
     return parts[0] if len(parts) == 1 else _joined(parts)
 
 
@@ -149,10 +154,13 @@ def _own(scene: Scene) -> Own:
     return scene.kept["own"]
 
 
-def _score_chunk(scene: Scene, plans: np.ndarray) -> Scored:
+def _score_chunk(scene: Scene, plans: np.ndarray, versions: Sequence[str]) -> Scored:
     own, count = _own(scene), len(plans)
     states = simulate(path_of(plans, scene.start), np.broadcast_to(scene.start, (count, len(scene.start))))
     driven = _driven(scene, states, own.at_start)
+    v11 = _v1(driven, own.v1_m) if "v11" in versions else {}
+    if "v2" not in versions:
+        return Scored(v11, {}, None, own.human, states)
     rows = _parts_v2(scene, driven)
     rows["ep"] = rules.progress_v2(driven.progress_m, _product(rows), own.v2_m)
     rows["hc"] = _comfortable(comfort.history_signals(states, scene.past))
@@ -160,7 +168,7 @@ def _score_chunk(scene: Scene, plans: np.ndarray) -> Scored:
     if own.before is not None and scene.before is not None:
         rows["ec"] = comfort.extended_comfort(comfort.changes(states, own.before, scene.before.steps))
     forgiven = None if own.human is None else _forgiven(rows, own.human)
-    return Scored(_v1(driven, own.v1_m), _v2(rows), forgiven, own.human, states)
+    return Scored(v11, _v2(rows), forgiven, own.human, states)
 
 
 def _factors_v1(driven: Driven) -> np.ndarray:
