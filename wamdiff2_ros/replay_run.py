@@ -27,7 +27,7 @@ from wamdiff2_ros.replay import TASKS, Replay, choose_moments, replan, wanted_ta
 from wamdiff2_ros.replay_page import viewer, write_lines
 
 PARAMETERS = "/output/parameters"
-ARITHMETIC = ("device", "dtype")
+ARITHMETIC = ("device", "dtype", "threads")  # rounding depends on all of them
 PASSED, LIMIT_BROKEN, NO_FRAMES = 0, 3, 4  # 1: an error that stopped it, 2: options that cannot be
 
 
