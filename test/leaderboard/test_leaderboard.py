@@ -116,6 +116,24 @@ def test_a_run_that_was_cut_short_goes_on_where_it_ended(
     assert len(list((tmp_path / "metric").glob("*"))) == 1  # one route was driven
 
 
+def test_the_agent_file_is_found_by_name_and_hides_nothing_of_python() -> None:
+    """The leaderboard puts the file's folder first on the path, where our `mailbox` would stand before Python's."""
+    code = """
+import sys
+from wamdiff2_sim.leaderboard.package import prepare
+prepare()
+sys.path.insert(0, sys.argv[1])
+import bench2drive_agent as agent
+import mailbox
+assert "wamdiff2_ros" not in mailbox.__file__, mailbox.__file__
+assert issubclass(getattr(agent, agent.get_entry_point()), agent.AutonomousAgent)
+print("fine")
+"""
+    folder = str(ROOT / "wamdiff2_ros")
+    done = subprocess.run([sys.executable, "-c", code, folder], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "fine", done.stderr[-2000:]
+
+
 def test_wrong_wishes_are_one_line(tmp_path: Path) -> None:
     done = leaderboard(tmp_path, "--ids", "24784,7")
     assert done.returncode == 1 and "7 are not among" in done.stderr and "Traceback" not in done.stderr
