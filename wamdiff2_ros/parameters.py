@@ -193,9 +193,7 @@ DESCRIPTIONS: dict[str, Description] = {
     "candidates": Description("Further plans drawn at random after each plan, 0: none; each costs about a plan", 0, 64),
     "candidate_temperature": Description("Temperature that candidates are drawn at; 1: as the model says", 0.01, 10.0),
     "candidate_paces": Description("With a scorer: the plan's path at 0.7, 0.85 and 1.1 times its speed competes, too"),
-    "scorer": Description(
-        "What chooses among plan and candidates: none (the plan), likelihood, remasked, learned"
-    ),
+    "scorer": Description("What chooses among plan and candidates: none (the plan), likelihood, remasked, learned"),
     "max_plan_age_s": Description("Without a plan from younger pictures than this, on_stale_plan applies", 0.1, 10.0),
     "on_stale_plan": Description("Without a young plan: stop (publish a braking trajectory) or silence (none)"),
     "stop_deceleration_mps2": Description("How a stop trajectory brakes, within max_deceleration_mps2", 0.5, 10.0),
