@@ -17,7 +17,7 @@ from wamdiff2_core.agent.sensors import GNSS, IMU, SPEED
 from wamdiff2_core.agent.settings import AgentSettings
 from wamdiff2_core.carla_frames import CarlaControl, ros_to_carla_control
 from wamdiff2_core.control import Pose2D, relative_pose
-from wamdiff2_core.controllers import FOLLOWER, make_controller
+from wamdiff2_core.controllers import make_controller
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.scene import Camera, Scene
 
@@ -45,9 +45,8 @@ class RouteAgent:
         reference = reference_of_route(*gps[0], float(points[0, 0]), float(points[0, 1]))
         self.positioning = Positioning(reference, points)
         self.motion = Motion()
-        self.pilot = Pilot(
-            planner, _controller(settings), settings.plan_period_s, settings.latency_s, settings.max_plan_age_s
-        )
+        controller = make_controller(settings.controller, math.radians(settings.full_steer_deg))
+        self.pilot = Pilot(planner, controller, settings.plan_period_s, settings.latency_s, settings.max_plan_age_s)
         first = points[1:][np.hypot(*(points[1:] - points[0]).T) > 0.5]
         ahead = (first[0] if len(first) else points[-1]) - points[0]
         self._start_yaw = math.atan2(ahead[1], ahead[0])
@@ -92,13 +91,6 @@ class RouteAgent:
         x, y = self.guide.target()
         there = relative_pose(pose, Pose2D(x, y, 0.0))
         return there.x, there.y
-
-
-def _controller(settings: AgentSettings) -> Any:
-    full = math.radians(settings.full_steer_deg)
-    if settings.controller == FOLLOWER and full == 0.0:
-        raise DataError("agent settings: full_steer_deg: the follower needs the wheel angle of steer 1, got 0")
-    return make_controller(settings.controller, full)
 
 
 def _value(data: Mapping[str, Any], name: str) -> Any:
