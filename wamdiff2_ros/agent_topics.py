@@ -29,6 +29,7 @@ from wamdiff2_ros.qos import LATCHED, OUTPUT, SENSOR_OUT
 
 QUALITY = 95  # the pictures have been through the agent's JPEG already; this one is for the wire
 SAME_S = 1e-3
+AHEAD_S = 0.02  # motion goes ahead of the pictures: topics keep no order between them
 SETTLE_S = 0.5  # between two ends knowing each other and a first sample that is not lost
 KINDS = {
     Trajectory.STATUS_EMPTY: FailureKind.EMPTY,
@@ -96,6 +97,7 @@ class TopicPlanner:
             self._instruction.publish(String(data=scene.instruction))
         for sample in _samples(scene, stamp_s):
             self._odometry.publish(cv.odometry_message(sample))
+        self._executor.spin_once(timeout_sec=AHEAD_S)
         for name, picture in scene.images.items():
             header = cv.header(stamp_s, cv.optical_frame(name))
             self._images[name].publish(fill_compressed(CompressedImage(), header, picture, QUALITY))
