@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Puts the official leaderboard's code and CARLA's maps into build/leaderboard/site (see requirements-leaderboard.txt).
-# A repeat takes a moment. Where it cannot be had, the tests that need it are skipped and say so.
+# A repeat takes a moment. Where CARLA has no wheel for this Python, the tests that need both are skipped and say so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 site=$PWD/build/leaderboard/site
