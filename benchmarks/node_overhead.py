@@ -23,8 +23,8 @@ SIZES = {
 TARGET_MS = 10.0
 
 
-def measure(sizes: dict[str, str], seconds: float, rate_hz: float, inference_s: float) -> dict[str, object]:
-    run = NodeRun(sizes, rate_hz, inference_s)
+def measure(sizes: dict[str, str], seconds: float, rate_hz: float, inference_s: float, model: str) -> dict[str, object]:
+    run = NodeRun(sizes, rate_hz, inference_s, model)
     try:
         run.spin_until_running()
         load = os.getloadavg()[0]
@@ -37,6 +37,7 @@ def measure(sizes: dict[str, str], seconds: float, rate_hz: float, inference_s: 
         "cameras": sizes,
         "rate_hz": rate_hz,
         "inference_s": inference_s,
+        "model": model,
         "seconds": seconds,
         "plans": len(stats),
         "load_average": load,
@@ -51,10 +52,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rate-hz", type=float, default=10.0)
     parser.add_argument("--inference-s", type=float, default=0.03)
+    parser.add_argument("--model", choices=("sleep", "busy"), default="sleep", help="what its core does meanwhile")
     parser.add_argument("--sizes", choices=SIZES, default="rig")
     parser.add_argument("--out", type=Path, default=Path("out/bench/node_overhead.json"))
     options = parser.parse_args()
-    result = measure(SIZES[options.sizes], options.seconds, options.rate_hz, options.inference_s)
+    result = measure(SIZES[options.sizes], options.seconds, options.rate_hz, options.inference_s, options.model)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(f"{result['plans']} plans, load average {result['load_average']:.1f} on {result['cores']} cores; ms:")

@@ -29,37 +29,48 @@ CHECKPOINT = ROOT / "checkpoints" / "tiny"
 AHEAD = np.column_stack([np.arange(1, 9) * 4.0, np.zeros(8)])
 
 
-class SleepingDecoder:
-    """Answers each prompt with the same plan after so many seconds, as if a model had been at work on a GPU."""
+class StandIn:
+    """Answers each prompt with the same plan after so many seconds, as if a model had been at work.
+
+    model: "sleep" leaves its core idle; "busy" keeps it at small matrix products in one thread, as a model on the
+    processor or one that launches kernels does.
+    """
 
     kernels = "none"
 
-    def __init__(self, driver: Driver, seconds: float) -> None:
+    def __init__(self, driver: Driver, seconds: float, model: str) -> None:
         self._tokens = driver.tokenizer.encode(plan.serialise(AHEAD))
-        self._seconds = seconds
+        self._seconds, self._busy = seconds, model == "busy"
+        self._matrix = np.eye(96, dtype=np.float32)
 
     def generate(self, *inputs: Any, **more: Any) -> DecodeResult:
         started_s = time.monotonic()
-        time.sleep(self._seconds)
+        if self._busy:
+            while time.monotonic() - started_s < self._seconds:
+                self._matrix @ self._matrix
+        else:
+            time.sleep(self._seconds)
         took_ms = (time.monotonic() - started_s) * 1e3
         return DecodeResult(self._tokens, Status.COMPLETE, [0.9] * len(self._tokens), [4], 4, decode_ms=took_ms)
 
 
-def sleeping_driver(cameras: Sequence[str], seconds: float) -> Driver:
+def stand_in_driver(cameras: Sequence[str], seconds: float, model: str) -> Driver:
     """A driver with the demo checkpoint's tokenizer and image sizes that does all but the model's work."""
     driver = Driver.from_checkpoint(CHECKPOINT)
     front, side = driver.image_sizes["cam_front"], driver.image_sizes["cam_front_left"]
     driver.cameras = tuple(cameras)
     driver.image_sizes = {name: front if name == "cam_front" else side for name in cameras}
-    driver.decoder = SleepingDecoder(driver, seconds)  # type: ignore[assignment]
+    driver.decoder = StandIn(driver, seconds, model)  # type: ignore[assignment]
     return driver
 
 
 class NodeRun:
     """`stats`: what the node published on ~/output/stats. Its trajectories are received and counted, not kept."""
 
-    def __init__(self, sizes: dict[str, str], rate_hz: float, inference_s: float, **parameters: Any) -> None:
-        """`sizes`: WIDTHxHEIGHT of the pictures by camera."""
+    def __init__(
+        self, sizes: dict[str, str], rate_hz: float, inference_s: float, model: str = "sleep", **parameters: Any
+    ) -> None:
+        """`sizes`: WIDTHxHEIGHT of the pictures by camera; model: see StandIn."""
         self.stats: list[Stats] = []
         self.trajectories = 0
         sys.setswitchinterval(SWITCH_S)  # as run_node does
@@ -68,7 +79,7 @@ class NodeRun:
         values = {"cameras": list(sizes), "tasks": ["plan"], "checkpoint": str(CHECKPOINT), **parameters}
         overrides = [Parameter(name, value=value) for name, value in values.items()]
         self.node = DriverNode(
-            lambda settings: sleeping_driver(settings.cameras, inference_s),
+            lambda settings: stand_in_driver(settings.cameras, inference_s, model),
             context=self._context,
             parameter_overrides=overrides,
         )
