@@ -191,5 +191,3 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
         return f"ended by signal {-done.returncode}"
     lines = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).strip().splitlines()
     return lines[-1] if lines else f"exit code {done.returncode}"
-
-

@@ -128,6 +128,9 @@ def test_outputs_of_the_official_tools_are_left_out(tmp_path):
     (tmp_path / "merged_ability.json").write_text('{"Overtaking": 1.0}')
     made = summarize(tmp_path)
     assert made["records"] == 1 and made["files_skipped"] == ["merged.json", "merged_ability.json"]
+    (tmp_path / "summary.json").write_text('{"driving_score": 63.3}')  # of `wamdiff2 leaderboard`
+    assert summarize(tmp_path)["files_skipped"] == ["merged.json", "merged_ability.json", "summary.json"]
+    assert not [problem for problem in summarize(tmp_path)["problems"] if problem["kind"] == "damaged_file"]
     (tmp_path / "eval_0.json").unlink()
     with pytest.raises(DataError, match=r"left out: \['merged\.json'"):
         summarize(tmp_path)

@@ -20,6 +20,7 @@ from wamdiff2_core.evaluate.bench2drive.benchmark import FINISHED, INFRACTIONS, 
 
 ROUTE_ID = re.compile(r"RouteScenario_(\d+)_rep\d+")
 OWN_OUTPUTS = ("merged.json", "_ability.json")  # of the official tools, found beside the results
+SUMMARY = "summary.json"  # of `wamdiff2 leaderboard`, beside its results
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ def result_files(folder: Path) -> tuple[list[Path], list[Path]]:
         found = sorted((p for p in folder.iterdir() if p.suffix == ".json" and p.is_file()), key=lambda p: p.name)
     except OSError as error:
         raise DataError(f"{folder}: expected a folder of leaderboard result files: {error}") from error
-    left_out = [path for path in found if any(name in path.name for name in OWN_OUTPUTS)]
+    left_out = [path for path in found if path.name == SUMMARY or any(name in path.name for name in OWN_OUTPUTS)]
     return [path for path in found if path not in left_out], left_out
 
 
