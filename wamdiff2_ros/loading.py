@@ -6,13 +6,13 @@ import ctypes
 import gc
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 
 from wamdiff2_core.errors import ConfigError
-from wamdiff2_core.scene import Camera, Scene
+from wamdiff2_core.scene import Camera, Failure, FailureKind, Scene
 from wamdiff2_ros.asking import turn_dial
 from wamdiff2_ros.parameters import Settings
 
@@ -56,18 +56,23 @@ def grey_scene(settings: Settings) -> Scene:
     return Scene(images, settings.default_instruction, question="what is ahead")
 
 
-def answer_grey(driver: Any, settings: Settings, tasks: tuple[str, ...]) -> None:
-    """Decode `tasks` on a grey scene as the settings say; raises what the driver raises."""
+def answer_grey(driver: Any, settings: Settings, tasks: tuple[str, ...]) -> Mapping[str, Any]:
+    """Results of `tasks` on a grey scene, decoded as the settings say; raises what the driver raises."""
     turn_dial(driver, settings)
-    driver.answer(grey_scene(settings), tasks=tasks)
+    return driver.answer(grey_scene(settings), tasks=tasks)
 
 
 def warm_up(driver: Any, settings: Settings) -> None:
-    """Answer one grey scene, so that the first real one is not slow. ConfigError if the model cannot."""
+    """Answer one grey scene, so that the first real one is not slow. ConfigError if the model cannot, or if it needs a
+    camera that is not among the settings': then no scene would ever be answered.
+    """
     try:
-        answer_grey(driver, settings, settings.tasks)
+        results = answer_grey(driver, settings, settings.tasks)
     except LOADING_ERRORS as error:  # RuntimeError: how torch says "out of memory"
         raise ConfigError(f"{settings.checkpoint} on {settings.device}: warm-up: {first_line(error)}") from error
+    for result in results.values():
+        if isinstance(result, Failure) and result.kind is FailureKind.INPUT:
+            raise ConfigError(f"{settings.checkpoint} with cameras {', '.join(settings.cameras)}: {result.message}")
 
 
 def first_line(error: BaseException) -> str:

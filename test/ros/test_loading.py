@@ -95,3 +95,13 @@ def test_what_nobody_holds_is_freed_even_in_a_circle() -> None:
     del model
     free_memory()
     assert seen() is None
+
+
+def test_a_checkpoint_that_needs_another_camera_is_refused_at_once() -> None:
+    """Else the node would be active and answer nothing, ever."""
+    from wamdiff2_core.driver import Driver
+
+    driver = Driver.from_checkpoint("checkpoints/tiny")
+    with pytest.raises(ConfigError, match="cam_front_left"):
+        warm_up(driver, Settings(checkpoint="checkpoints/tiny", cameras=("cam_front",)))
+    warm_up(driver, Settings(checkpoint="checkpoints/tiny", steps=1))
