@@ -32,6 +32,8 @@ def run(
     """Drive official routes in our own world (no CARLA server) and score them with the official code."""
     from wamdiff2_sim.leaderboard.run import Job, run
 
+    if agent == AGENT and not reference:
+        _check(config)
     job = Job(
         REFERENCE if reference else agent, str(config.resolve()), out, routes, _listed(ids), _listed(towns), resume,
         seed, (vehicles, people), chatter,
@@ -41,6 +43,16 @@ def run(
         print(json.dumps(summary))
         return
     _show(summary, out)
+
+
+def _check(config: Path) -> None:
+    """What is wrong with the settings shows now: the leaderboard would score each route 0 and end well."""
+    from wamdiff2_core.agent.settings import load_settings
+    from wamdiff2_core.errors import ConfigError
+
+    settings = load_settings(config)
+    if settings.mode != "ros" and not settings.checkpoint_folder.is_dir():
+        raise ConfigError(f"{config}: checkpoint: expected a folder, got {settings.checkpoint_folder}")
 
 
 def _listed(text: str) -> tuple[str, ...]:
@@ -63,6 +75,8 @@ def _show(summary: dict[str, Any], out: Path) -> None:
             abilities.add_row(name, str(figures["routes"]), success, f"{figures['driving_score']:.1f}")
     console = Console()
     console.print(table, "", abilities, "")
+    if (out / "failures.log").is_file():
+        console.print(f"what went wrong, with tracebacks: {out / 'failures.log'}")
     console.print(
         f"driving score {summary['driving_score']:.1f}, {summary['successes']} of {summary['routes']} routes succeeded "
         f"({summary['world']}); {out / 'results.json'}, {out / 'summary.json'}"

@@ -176,3 +176,17 @@ def test_measuring_needs_few_packages(module: str) -> None:
     code = f"import sys, {module}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("settings", ["block_size: many", "checkpoint: /nowhere", None])
+def test_leaderboard_refuses_wrong_settings_before_the_first_route(settings, tmp_path):
+    """The official code would score such an agent's routes 0 and end well."""
+    file = tmp_path / "agent.yaml"
+    if settings is not None:
+        file.write_text(settings)
+    with pytest.raises(ConfigError, match="agent.yaml"):
+        CliRunner().invoke(
+            app, ["leaderboard", "--ids", "24211", "--config", str(file), "--out", str(tmp_path / "out")],
+            catch_exceptions=False,
+        )  # fmt: skip
+    assert not (tmp_path / "out").exists()
