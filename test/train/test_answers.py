@@ -46,7 +46,7 @@ def answerer(lively) -> Answerer:  # noqa: F811
 def test_answers_are_those_of_the_decoder(lively, answerer, ring, task):  # noqa: F811
     batch = RingBatch(ring.batch(torch.arange(8)), ring.spec.order())
     theirs = own_answers(lively, batch, 1).parts[task]
-    answer, length, _ = answerer.answers(task, batch)
+    answer, length, _ = answerer.answers(task, batch, answerer.look(batch))
     there = batch.parts[task].prompt_length > 0
     assert there.sum() >= 6 and len(answer[there].unique(dim=0)) > 1  # answers differ from frame to frame
     torch.testing.assert_close(answer[there], theirs.answer[there])
@@ -88,7 +88,7 @@ def test_a_run_trains_on_the_teachers_answers(micro_folder, shard_root, tmp_path
     """Every frame is asked once; with an answer that cannot be read the truth stays."""
     seen = []
 
-    def answers(self, task, batch):
+    def answers(self, task, batch, visual):
         rows = batch.parts[task]
         seen.append((task, rows.answer.shape[0]))
         usable = torch.arange(len(rows.answer)) % 2 == 0

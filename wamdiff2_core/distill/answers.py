@@ -41,10 +41,17 @@ class Answerer:
         return self.loaded.device
 
     @torch.no_grad()
-    def answers(self, task: str, batch: RingBatch) -> tuple[Tensor, Tensor, Tensor]:
-        """Of each row of a task: answer (R, C), its length (R,), and whether it can be used (R,) bool."""
+    def look(self, batch: RingBatch) -> Visual:
+        """The batch's images, encoded once for all tasks."""
+        return batch.encoded(self.loaded.model.model.visual, self.how.encode)
+
+    @torch.no_grad()
+    def answers(self, task: str, batch: RingBatch, visual: Visual) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each row of a task: answer (R, C), its length (R,), and whether it can be used (R,) bool.
+
+        visual: what `look` made of the batch.
+        """
         rows = batch.parts[task]
-        visual = batch.encoded(self.loaded.model.model.visual, self.how.encode)
         tokenizer = TextTokenizer.from_folder(str(self.loaded.folder))
         module = _TASKS[task]
         form = self.loaded.block_diffusion.get("answer_formats", {}).get(task, "text")

@@ -63,8 +63,9 @@ class Lessons:
         before, ring.taught = ring.taught, None
         try:
             batch = RingBatch(ring.batch(frames), ring.spec.order())
+            visual = self.answerer.look(batch)
             for task in self.taught.answers:
-                answer, length, usable = self.answerer.answers(task, batch)
+                answer, length, usable = self.answerer.answers(task, batch, visual)
                 self.taught.put(task, frames, answer, length, usable)
                 used = int(usable.sum())
                 self.counts.update({f"{task} used": used, f"{task} refused": len(frames) - used})
