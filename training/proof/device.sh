@@ -22,6 +22,7 @@ HELDOUT_FRAMES=${HELDOUT_FRAMES:-2400} HELDOUT_WORLDS=${HELDOUT_WORLDS:-6}
 HELDOUT_MAPS=${HELDOUT_MAPS:-Town01,Town02,Town03,Town10HD}
 DRIVERS=${DRIVERS:-28} DRIVE_EGL=${DRIVE_EGL-0,1} ROUTES=${ROUTES:-4} TOWNS=${TOWNS:-Town01,Town02,Town03,Town05,Town10HD}
 DRIVE_OPTIONS=${DRIVE_OPTIONS---expert} DRIVE_AFTER=${DRIVE_AFTER-data} # data, trainings or "": what the drives wait for
+DRIVE_MESA=${DRIVE_MESA-}                 # a folder with Mesa's lib/, dri/ and 50_mesa.json: drives draw on processors, not on a GPU
 FRAMES_GPU=${FRAMES_GPU:-1} FRAME_OPTIONS=${FRAME_OPTIONS:-}          # where held-out frames are evaluated
 PACK=${PACK-stage3/seed0}                # the checkpoint to bring home ("": none)
 export PYTHONUNBUFFERED=1 PYTHONPATH=$CODE:$SITE TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
@@ -108,6 +109,11 @@ frames() {
 
 names() { echo data heldout; for gpu in $TRAIN_GPUS; do echo "train$gpu"; done; echo frames drives; }
 
+mesa() { # software rendering, so that drives take nothing from the trainings' GPU
+  export LD_LIBRARY_PATH=$DRIVE_MESA/lib LIBGL_DRIVERS_PATH=$DRIVE_MESA/dri __EGL_VENDOR_LIBRARY_FILENAMES=$DRIVE_MESA/50_mesa.json
+  DRIVE_EGL=
+}
+
 count() { find "$1" -maxdepth 1 -name 'shard_*' 2> /dev/null | wc -l; }
 
 brief() {
@@ -148,7 +154,7 @@ case ${1:?start, status, wait, stop or pack} in
   _data) egl; cd "$CODE"; sittings data 6 0 world "$DATA" "$FRAMES" "$WORLDS" 1 ;;
   _train) cd "$CODE"; sittings "train$2" 2 0 train "$2" ;;
   _frames) cd "$CODE"; sittings frames 2 0 frames ;;
-  _drives) egl; cd "$CODE"; sittings drives 3 2 drives ;;
+  _drives) if [ -n "$DRIVE_MESA" ]; then mesa; else egl; fi; cd "$CODE"; sittings drives 3 2 drives ;;
   status) status ;;
   wait)
     end=$((SECONDS + $2)) next=0
