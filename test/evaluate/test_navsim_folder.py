@@ -65,7 +65,7 @@ def test_two_processes_and_an_interrupted_run_give_the_same(folder: Path, tmp_pa
     alone = evaluate(NavsimJob(folder, tmp_path / "a.json"))
     assert plain(evaluate(NavsimJob(folder, tmp_path / "b.json", workers=2))) == plain(alone)
     lines = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "c.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:100])  # killed while writing a row
+    (tmp_path / "c.jsonl").write_bytes(b"".join(lines[:3]) + lines[3][:100])  # killed while writing a row
     scored = []
     once = rows.score_record
     monkeypatch.setattr(rows, "score_record", lambda record, plans: scored.append(record["id"]) or once(record, plans))
@@ -119,8 +119,32 @@ def test_other_plans_replace_those_of_the_scenes(folder: Path, tmp_path: Path, s
     assert all("is missing" in failure["error"] for failure in report["failures"])
     expected = [navsim.score({**scene, "plan": scenes[0]["plan"]})["v11"]["score"] for scene in scenes[:3]]
     assert report["scores"]["v11"]["score"] == pytest.approx(np.mean(expected))
-    with pytest.raises(DataError, match="belongs to another run"):
-        evaluate(NavsimJob(folder, tmp_path / "a.json"))
+    assert report["plans_without_scene"] == {"count": 0, "first": []}
+
+
+def test_plans_of_several_runs_share_a_file_of_rows(folder: Path, tmp_path: Path, scenes: list[dict]) -> None:
+    """The same result file for the scenes' own plans, others, and the own ones again: each as if it were alone."""
+    plans = tmp_path / "plans.json"
+    plans.write_text(json.dumps({**{scene["id"]: scenes[0]["plan"] for scene in scenes}, "of no scene": []}))
+    own = evaluate(NavsimJob(folder, tmp_path / "a.json"))
+    others = evaluate(NavsimJob(folder, tmp_path / "a.json", plans))
+    assert plain(others) == plain(evaluate(NavsimJob(folder, tmp_path / "b.json", plans)))
+    assert others["plans_without_scene"] == {"count": 1, "first": ["of no scene"]}
+    assert others["scores"] != own["scores"]
+    assert plain(evaluate(NavsimJob(folder, tmp_path / "a.json"))) == plain(own)
+    plans.write_text('{"x": 1, "x": 2}')
+    with pytest.raises(DataError, match="'x' is there twice"):
+        evaluate(NavsimJob(folder, tmp_path / "a.json", plans))
+
+
+def test_files_that_were_renamed_or_cannot_be_read(folder: Path, tmp_path: Path) -> None:
+    before = evaluate(NavsimJob(folder, tmp_path / "a.json"))
+    (folder / "many.json.gz").rename(folder / "moved.json.gz")
+    (folder / "gone.json").symlink_to(folder / "nowhere")
+    (folder / "folder.json").mkdir()
+    after = evaluate(NavsimJob(folder, tmp_path / "a.json"))
+    assert (after["scenes"], after["scores"]["v11"]["score"]) == (6, pytest.approx(before["scores"]["v11"]["score"]))
+    assert sorted(one["file"] for one in after["failures"]) == ["folder.json", "gone.json"]
 
 
 def test_two_stages_of_a_folder(folder: Path, tmp_path: Path, scenes: list[dict]) -> None:
@@ -133,8 +157,9 @@ def test_two_stages_of_a_folder(folder: Path, tmp_path: Path, scenes: list[dict]
     assert two["stage_one"]["ep"] == pytest.approx((official[0]["ep"] + official[1]["ep"]) / 2, abs=1e-5)
     assert two["combined"] <= two["stage_one"]["score"]
     (folder / f"{NAMES[5]}.json").unlink()
-    with pytest.raises(DataError, match="1 scenes were not scored, the first is 'dac_carpark'"):
-        evaluate(NavsimJob(folder, tmp_path / "b.json"))
+    short = evaluate(NavsimJob(folder, tmp_path / "b.json"))  # no two-stage score, but those of one stage
+    assert short["two_stage"]["combined"] is None and short["scores"]["v2"]["scenes"] == 5
+    assert short["two_stage"]["problem"] == "two stages: 1 scenes were not scored, the first is 'dac_carpark'"
 
 
 def test_a_checkpoint_plans_for_scenes_with_pictures(micro: Path, shards: Path, tmp_path: Path, scenes) -> None:
@@ -147,13 +172,16 @@ def test_a_checkpoint_plans_for_scenes_with_pictures(micro: Path, shards: Path, 
     (tmp_path / "one.json").write_text(json.dumps({**scenes[0], "sensors": sensors}))
     (tmp_path / "two.json").write_text(json.dumps(scenes[1]))  # shows no pictures
     job = planned.PlanJob(micro)
-    told = planned.plan_scenes(job, [tmp_path / "one.json", tmp_path / "two.json"], tmp_path / "p.jsonl", print)
+    made = planned.plan_scenes(job, [tmp_path / "one.json", tmp_path / "two.json"], tmp_path / "p.jsonl", print)
+    told = made.plans
+    assert made.latency_ms is not None and made.latency_ms > 0 and made.forwards is not None and made.forwards > 0
     assert set(told) == {scenes[0]["id"], scenes[1]["id"]}
     assert "sensors" in told[scenes[1]["id"]]["failure"]
     first = told[scenes[0]["id"]]
     assert "no plan: " in first["failure"] if isinstance(first, dict) else np.shape(first) == (8, 3)
     before = (tmp_path / "p.jsonl").read_bytes()
-    assert planned.plan_scenes(job, [tmp_path / "one.json"], tmp_path / "p.jsonl", print)[scenes[0]["id"]] == first
+    again = planned.plan_scenes(job, [tmp_path / "one.json"], tmp_path / "p.jsonl", print)
+    assert again.plans == {scenes[0]["id"]: first}
     assert (tmp_path / "p.jsonl").read_bytes() == before
     with pytest.raises(DataError, match="none could be scored"):
         evaluate(NavsimJob(tmp_path / "two.json", tmp_path / "o.json", planner=job))
@@ -174,5 +202,7 @@ def test_a_row_of_the_table_says_whose_scenes_it_is_of(folder: Path, tmp_path: P
     made = row.measured(report, tmp_path / "a.json")
     assert {"PDMS (NAVSIM v1.1)", "L2 to the human, mean"} <= {one.name for one in made.figures}
     assert "a world of ours: not NAVSIM's benchmark" in made.figures[0].note
+    assert made.data.startswith("data: 4 files (") and made.data.endswith("6 scenes scored")
+    assert "1 not scored and in no mean" in made.figures[0].note
     assert made.failed == 1 and any("plans reverse" in line for line in made.problems)
     assert any("cut.json" in line for line in made.problems)

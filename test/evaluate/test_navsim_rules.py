@@ -141,6 +141,8 @@ def test_guards_tell_backing_and_cut_plans_from_braking_ones():
     turned = cruise.copy()
     turned[:, 2] = math.pi  # faces backwards from the first waypoint on
     assert guards.reverses(turned)
+    creeping, jitter = ([[size * k, 0.0, 0.0] for k in range(1, 9)] for size in (-0.09, -0.04))
+    assert guards.reverses(np.array(creeping)) and not guards.reverses(np.array(jitter))
     assert guards.l2_to_human(cruise, brake)[2:4] == pytest.approx([0.8, 2.4])
 
 

@@ -31,9 +31,9 @@ def listed(record: object, key: str, where: str) -> list:
 
 
 def text(record: object, key: str, where: str) -> str:
-    """The text of a key, not empty."""
+    """The text of a key, not empty, that can be written as UTF-8."""
     value = field(record, key, where)
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or value != value.encode(errors="replace").decode():
         raise DataError(f"{where}.{key}: expected a text, got {value!r}")
     return value
 

@@ -11,6 +11,7 @@ import numpy as np
 from wamdiff2_core.evaluate.navsim.vehicle import PLAN_STEP_S
 
 REVERSE_M = 0.1  # against the heading within one leg
+REVERSE_IN_ALL_M = 0.4  # the same over all legs: a plan that creeps backwards
 LAST_LEG_MPS2 = 6.0  # change of speed into the last leg that no drive on a road needs
 
 
@@ -19,7 +20,8 @@ def reverses(plan: np.ndarray) -> bool:
     knots = np.concatenate([np.zeros((1, 3)), plan])
     step = np.diff(knots[:, :2], axis=0)
     heading = knots[:-1, 2]
-    return bool((step[:, 0] * np.cos(heading) + step[:, 1] * np.sin(heading)).min() < -REVERSE_M)
+    back = -np.minimum(step[:, 0] * np.cos(heading) + step[:, 1] * np.sin(heading), 0.0)
+    return bool(back.max() > REVERSE_M or back.sum() > REVERSE_IN_ALL_M)
 
 
 def last_is_clipped(plan: np.ndarray) -> bool:

@@ -11,14 +11,17 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wamdiff2_core.errors import CheckpointError, ConfigError, DataError
 from wamdiff2_core.evaluate.decode_grid import Setting
 from wamdiff2_core.evaluate.navsim import fields
 from wamdiff2_core.evaluate.navsim.rows import read_json, scenes_of
 from wamdiff2_core.evaluate.spread import spread
-from wamdiff2_core.evaluate.text_answers import read_rows
+from wamdiff2_core.evaluate.text_answers import cost, read_rows
+
+if TYPE_CHECKING:
+    from wamdiff2_core.scene import Scene
 
 Plans = dict[str, Any]
 
@@ -47,11 +50,23 @@ class PlanJob:
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
-def plan_scenes(job: PlanJob, files: Sequence[Path], rows: Path, tell: Callable[[str], None]) -> Plans:
-    """By scene id: a plan (8, 3), or {"failure": why}. Files that cannot be read are left to whoever scores them."""
+@dataclass(frozen=True)
+class Planned:
+    """plans: by scene id (8, 3), or {"failure": why}. latency_ms: median of a plan alone; forwards: mean of the text
+    model's passes; None if no scene reached the model.
+    """
+
+    plans: Plans
+    latency_ms: float | None
+    forwards: float | None
+
+
+def plan_scenes(job: PlanJob, files: Sequence[Path], rows: Path, tell: Callable[[str], None]) -> Planned:
+    """Plans for all scenes. Files that cannot be read are left to whoever scores them."""
     key = job.key()
     done = {row["id"]: row for row in read_rows(rows) if row.get("key") == key}
-    wanted = [one for one in _scenes(files) if done.get(one[0], {}).get("seen") != one[2]]
+    asked = list(_scenes(files))
+    wanted = [one for one in asked if done.get(one[0], {}).get("seen") != one[2]]
     with rows.open("a", encoding="utf-8") as sink:
         told = (job.checkpoint, job.setting, job.dtype)
         for count, row in enumerate(spread(_work, told, wanted, job.workers, job.devices), start=1):
@@ -60,7 +75,9 @@ def plan_scenes(job: PlanJob, files: Sequence[Path], rows: Path, tell: Callable[
             sink.flush()
             if count % 50 == 0:
                 tell(f"{count} of {len(wanted)} scenes planned")
-    return {name: row["plan"] if row["plan"] is not None else {"failure": row["failure"]} for name, row in done.items()}
+    made = [done[name] for name in dict.fromkeys(name for name, _, _ in asked)]
+    plans = {row["id"]: row["plan"] if row["plan"] is not None else {"failure": row["failure"]} for row in made}
+    return Planned(plans, *cost(made))
 
 
 def _scenes(files: Sequence[Path]) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -82,25 +99,32 @@ def _work(told: tuple, device: str, item: tuple[str, Mapping[str, Any], str]) ->
     import torch
 
     from wamdiff2_core.driver import Driver
+    from wamdiff2_core.evaluate.navsim.devkit import poses_of
 
     checkpoint, setting, dtype = told
-    if (checkpoint, device, dtype) not in _drivers:
+    fresh = (checkpoint, device, dtype) not in _drivers
+    if fresh:
         torch.set_num_threads(1)
         _drivers.clear()
         _drivers[checkpoint, device, dtype] = Driver.from_checkpoint(checkpoint, device, dtype)
     driver = _drivers[checkpoint, device, dtype]
     driver.decoding = setting.config()
     name, asked, seen = item
+    row = {"id": name, "seen": seen, "plan": None, "failure": None, "forwards": 0, "total_ms": 0.0}
     try:
-        return {"id": name, "seen": seen, "plan": _plan(driver, name, asked), "failure": None}
+        scene = _shown(name, asked)
+        if fresh:
+            driver.plan(scene)  # the first call allocates and fills caches: not measured
+        made = driver.plan(scene)
+        row |= {"forwards": made.cost.forwards, "total_ms": round(made.cost.total_ms, 3)}
+        return {**row, "plan": poses_of(made, scene.ego.speed).astype(float).tolist()}
     except DataError as error:
-        return {"id": name, "seen": seen, "plan": None, "failure": str(error)}
+        return {**row, "failure": str(error)}
 
 
-def _plan(driver: Any, name: str, asked: Mapping[str, Any]) -> list[list[float]]:
-    """Poses (8, 3). DataError where the scene cannot be shown or the answer is no plan."""
+def _shown(name: str, asked: Mapping[str, Any]) -> Scene:
+    """DataError where the scene cannot be shown."""
     from wamdiff2_core.evaluate.frames import read_image
-    from wamdiff2_core.evaluate.navsim.devkit import poses_of
     from wamdiff2_core.scene import EgoState, Scene
 
     sensors, ego = asked["sensors"], asked["ego"]
@@ -111,6 +135,4 @@ def _plan(driver: Any, name: str, asked: Mapping[str, Any]) -> list[list[float]]
     motion = [fields.numbers(fields.field(ego, key, f"{name}.ego"), (2,), f"{name}.ego.{key}").tolist()
               for key in ("velocity", "acceleration")]  # fmt: skip
     (vx, vy), (ax, ay) = motion
-    state = EgoState((vx, vy), (ax, ay))
-    scene = Scene(shown, fields.text(sensors, "instruction", f"{name}.sensors"), state)
-    return poses_of(driver.plan(scene), state.speed).astype(float).tolist()
+    return Scene(shown, fields.text(sensors, "instruction", f"{name}.sensors"), EgoState((vx, vy), (ax, ay)))

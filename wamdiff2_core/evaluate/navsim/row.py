@@ -13,7 +13,7 @@ from wamdiff2_core.evaluate.everything.benchmark import Figure, Measured, Option
 from wamdiff2_core.evaluate.navsim import run
 from wamdiff2_core.evaluate.navsim.planned import PlanJob
 
-VERSION = "rules of NAVSIM v1.1 and v2.2, own scorer"
+SHOWN = 5  # samples that were not scored, by name
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,32 @@ class Navsim:
 
 def measured(report: Mapping[str, Any], out: Path) -> Measured:
     """A result file's content as figures."""
-    count, note = report["scenes"], ""
-    if report["sources"]:
-        note = f"scenes of {', '.join(report['sources'])}: not NAVSIM's benchmark"
+    count, failed, note = report["scenes"], report["failed"], _note(report)
     figures = [
         Figure(table["name"], table["score"], "share", count=table["scenes"], main=version == "v11", note=note)
         for version, table in report["scores"].items()
     ]
-    if report["two_stage"]:
-        figures.append(
-            Figure(report["two_stage"]["name"], report["two_stage"]["combined"], "share", main=True, note=note)
-        )
+    two = report["two_stage"]
+    if two:
+        told = "; ".join(filter(None, (note, two["problem"])))
+        figures.append(Figure(two["name"], two["combined"], "share", count=two["scenes"], main=True, note=told))
     curve = report["l2_to_human"]
     if curve["scenes"]:
         figures.append(Figure("L2 to the human, mean", curve["ade_m"], "m", False, curve["scenes"]))
     guards = report["guards"]
     words = {"reverses": "reverse", "last_clipped": "end in a waypoint that is clipped"}
     problems = [f"{len(guards[name])} plans {said}" for name, said in words.items() if guards[name]]
-    problems += [f"not scored: {one['error']}" for one in report["failures"][:5]]
-    return Measured(tuple(figures), f"{count} scenes", VERSION, report["failed"], tuple(problems), files=(str(out),))
+    problems += [f"not scored: {one['error']}" for one in report["failures"][:SHOWN]]
+    problems += [f"not scored: {failed - SHOWN} more"] if failed > SHOWN else []
+    data = f"{report['data']}, {count} scenes scored"
+    return Measured(
+        tuple(figures), data, report["version"], failed, tuple(problems), report["latency_ms"], report["forwards"],
+        (str(out),),
+    )  # fmt: skip
+
+
+def _note(report: Mapping[str, Any]) -> str:
+    """What a reader of a score has to know: whose scenes, and how many are in no mean."""
+    parts = [f"scenes of {', '.join(report['sources'])}: not NAVSIM's benchmark"] if report["sources"] else []
+    parts += [f"{report['failed']} not scored and in no mean"] if report["failed"] else []
+    return "; ".join(parts)

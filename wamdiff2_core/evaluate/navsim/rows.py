@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -20,16 +21,34 @@ from wamdiff2_core.evaluate.navsim.scene import Scene, read_scene
 from wamdiff2_core.evaluate.navsim.scoring import rows_of, score_plans
 
 Row = dict[str, Any]
+Done = Mapping[tuple[str, str], set[int]]  # scenes of a file, by its name and SHA-256
 
 
-def read_json(path: Path) -> tuple[Any, str]:
-    """The content of a JSON file, plain or gzip, and the SHA-256 of its bytes. DataError if it is cut or no JSON."""
+def read_json(path: Path, distinct_keys: bool = False) -> tuple[Any, str]:
+    """The content of a JSON file, plain or gzip, and the SHA-256 of its bytes. DataError if it is cut or no JSON, or,
+    where `distinct_keys` asks for it, if an object has a key twice.
+    """
     try:
         raw = path.read_bytes()
         plain = gzip.decompress(raw) if path.suffix == ".gz" else raw
-        return json.loads(plain), hashlib.sha256(raw).hexdigest()
+        content = json.loads(plain, object_pairs_hook=_distinct if distinct_keys else None)
+        return content, hashlib.sha256(raw).hexdigest()
     except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
         raise DataError(f"{path.name}: expected a whole JSON file: {error}") from error
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    distinct((key for key, _ in pairs), "an object")
+    return dict(pairs)
+
+
+def fingerprints(files: Mapping[str, Path]) -> dict[str, str]:
+    """SHA-256 by name, of the files that can be read."""
+    found = {}
+    for name, path in files.items():
+        with contextlib.suppress(OSError):  # told by `rows_of_file`
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
 
 
 def scenes_of(content: object, name: str) -> list[dict]:
@@ -44,21 +63,21 @@ def scenes_of(content: object, name: str) -> list[dict]:
 
 
 def rows_of_file(
-    path: Path, part: tuple[int, int], plans: Mapping[str, Any] | None, done: Mapping[str, set[int]]
+    path: Path, name: str, part: tuple[int, int], plans: Mapping[str, Any] | None, done: Done
 ) -> Iterator[Row]:
     """Rows of every `part[1]`-th scene from `part[0]` on that is not done yet. A file or scene that cannot be scored
-    becomes a row with "error".
+    becomes a row with "error". name: what tells the file from others.
     """
     try:
         content, digest = read_json(path)
-        scenes = scenes_of(content, path.name)
+        scenes = scenes_of(content, name)
     except DataError as error:
         if part[0] == 0:
-            yield {"file": path.name, "index": -1, "error": str(error)}
+            yield {"file": name, "index": -1, "error": str(error)}
         return
     for index in range(part[0], len(scenes), part[1]):
-        if index not in done.get(digest, ()):
-            place = {"file": path.name, "sha256": digest, "index": index}
+        if index not in done.get((name, digest), ()):
+            place = {"file": name, "sha256": digest, "index": index}
             try:
                 yield {**place, **score_record(scenes[index], plans)}
             except DataError as error:
@@ -98,25 +117,3 @@ def _stage(scene: Scene, states: np.ndarray) -> dict[str, list[float]]:
         "acceleration": magnitude.round(9).tolist(),
         "heading": states[:, car.HEADING].round(9).tolist(),
     }
-
-
-def read_rows(path: Path, head: Mapping[str, Any]) -> list[Row]:
-    """Rows of an earlier run of the same plans; a line cut off at the end is cut away. DataError if of other plans."""
-    if not path.is_file():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"head": head}) + "\n", encoding="utf-8")
-        return []
-    lines = path.read_bytes().splitlines(keepends=True)
-    whole = [line for line in lines if line.endswith(b"\n")]
-    if len(whole) < len(lines):
-        path.write_bytes(b"".join(whole))
-    try:
-        rows = [json.loads(line) for line in whole]
-    except ValueError as error:
-        raise DataError(f"{path}: expected rows of a NAVSIM evaluation: {error}") from error
-    if not rows:
-        path.unlink()
-        return read_rows(path, head)
-    if rows[0].get("head") != dict(head):
-        raise DataError(f"{path} belongs to another run ({rows[0].get('head')}, not {dict(head)}): delete it")
-    return rows[1:]

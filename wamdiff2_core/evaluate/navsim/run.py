@@ -10,7 +10,7 @@ import json
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +21,17 @@ import numpy as np
 from wamdiff2_core.errors import ConfigError, DataError
 from wamdiff2_core.evaluate.machine import commit, cpu_name
 from wamdiff2_core.evaluate.navsim import stages
-from wamdiff2_core.evaluate.navsim.planned import PlanJob, plan_scenes
+from wamdiff2_core.evaluate.navsim.planned import PlanJob, Planned, Plans, plan_scenes
 from wamdiff2_core.evaluate.navsim.plots import l2_curve
-from wamdiff2_core.evaluate.navsim.rows import Row, read_json, read_rows, rows_of_file
+from wamdiff2_core.evaluate.navsim.rows import Done, Row, fingerprints, read_json, rows_of_file
+from wamdiff2_core.evaluate.text_answers import read_rows
 
 NAMES = {
     "v11": "PDMS (NAVSIM v1.1)",
     "v2": "EPDMS (NAVSIM v2), one stage, not human-filtered",
     "v2_human_filtered": "EPDMS (NAVSIM v2), one stage, human-filtered",
 }
+VERSION = "rules of NAVSIM v1.1 and v2.2, own scorer"
 PARTS_PER_WORKER = 4
 
 
@@ -57,30 +59,59 @@ def evaluate(job: NavsimJob) -> dict[str, Any]:
     there twice.
     """
     files = _files(job.data)
-    rows_path = job.out.with_suffix(".jsonl")
-    plans, digest = _chosen(job, files)
-    rows = read_rows(rows_path, {"kind": "navsim", "plans": digest})
-    rows = [row for row in rows if "error" not in row]
-    done: dict[str, set[int]] = {}
-    for row in rows:
-        done.setdefault(row["sha256"], set()).add(row["index"])
+    job.out.parent.mkdir(parents=True, exist_ok=True)
+    plans, key, planned = _chosen(job, list(files.values()))
+    there = fingerprints(files)
+    rows = _rows(job, files, there, plans, key)
+    groups = stages.groups_file(job.data) if job.data.is_dir() else None
     began = time.perf_counter()
-    with rows_path.open("a", encoding="utf-8") as file:
-        for fresh in _scored(files, plans, done, job.workers):
-            for row in fresh:
-                file.write(json.dumps(row) + "\n")
-            file.flush()
-            rows += fresh
-    report = summary(_of_these(rows, files), stages.groups_file(job.data) if job.data.is_dir() else None)
-    report["settings"] = {"data": str(job.data), "plans": digest, "workers": job.workers}
-    if job.planner is not None:
+    report = {**_described(job, files, there), **summary(rows, groups)}
+    report["plans_without_scene"] = _without_scene(plans if job.plans else None, rows)
+    report["settings"] = {"data": str(job.data), "plans": key, "workers": job.workers}
+    report |= {"latency_ms": None, "forwards": None}
+    if job.planner is not None and planned is not None:
         settings = {"checkpoint": str(job.planner.checkpoint), **job.planner.setting.values()}
         report["settings"] |= {**settings, "devices": list(job.planner.devices), "dtype": job.planner.dtype}
+        report |= {"latency_ms": planned.latency_ms, "forwards": planned.forwards}
     report["machine"] = {"cpu": cpu_name(), "commit": commit(), "seconds": time.perf_counter() - began}
     job.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     if report["l2_to_human"]["scenes"]:
         l2_curve(report["l2_to_human"], job.out.with_suffix(".png"))
     return report
+
+
+def _rows(
+    job: NavsimJob, files: Mapping[str, Path], there: Mapping[str, str], plans: Plans | None, key: str
+) -> list[Row]:
+    """Rows of the files that are there now, for these plans, in their order. Rows of other plans stay in the file;
+    what could not be scored is tried again.
+    """
+    place = job.out.with_suffix(".jsonl")
+    rows = [row for row in read_rows(place) if row.get("key") == key and "error" not in row]
+    rows = [row for row in rows if there.get(row["file"]) == row["sha256"]]
+    done: dict[tuple[str, str], set[int]] = {}
+    for row in rows:
+        done.setdefault((row["file"], row["sha256"]), set()).add(row["index"])
+    with place.open("a", encoding="utf-8") as sink:
+        for fresh in _scored(files, plans, done, job.workers):
+            for row in fresh:
+                sink.write(json.dumps({"key": key, **row}) + "\n")
+            sink.flush()
+            rows += fresh
+    return sorted(rows, key=lambda row: (row["file"], row["index"]))
+
+
+def _described(job: NavsimJob, files: Mapping[str, Path], there: Mapping[str, str]) -> dict[str, str]:
+    seen = hashlib.sha256(json.dumps(sorted(there.items())).encode()).hexdigest()[:12]
+    count = f"{len(files)} file" + ("" if len(files) == 1 else "s")
+    return {"version": VERSION, "data": f"{job.data.name}: {count} ({seen})"}
+
+
+def _without_scene(plans: Plans | None, rows: Sequence[Row]) -> dict[str, Any]:
+    """Plans of a file that no scene asked for: how many, and the first few."""
+    ids = {row.get("id") for row in rows}
+    left = [name for name in plans or {} if name not in ids]
+    return {"count": len(left), "first": left[:5]}
 
 
 def summary(rows: Sequence[Row], groups: Path | None = None) -> dict[str, Any]:
@@ -144,67 +175,60 @@ def _two_stage(path: Path, rows: Sequence[Row]) -> dict[str, Any]:
     members = {row["id"]: stages.member_of(row) for row in rows}
     filtered = sum("v2_human_filtered" in row["scores"] for row in rows)
     named = {"name": "EPDMS (NAVSIM v2), two stages", "human_filtered_scenes": filtered}
-    return {**named, **stages.aggregate(groups, members)}
+    try:
+        return {**named, **stages.aggregate(groups, members), "problem": ""}
+    except DataError as error:  # the weights of a group need all of its scenes; scores of one stage do not
+        scenes = sum(1 for group in groups for _ in group.tokens())
+        return {**named, "combined": None, "groups": len(groups), "scenes": scenes, "problem": str(error)}
 
 
-def _files(data: Path) -> list[Path]:
+def _files(data: Path) -> dict[str, Path]:
+    """Files of scenes by their names below the folder, in order."""
     if data.is_file():
-        return [data]
+        return {data.name: data}
     found = [path for ending in ("*.json", "*.json.gz") for path in data.glob(ending) if path.name != stages.NAME]
-    shards = sorted(data.glob("shard_*/scenes.json.gz"))
-    if shards and not found:  # of wamdiff2_sim.data.navsim_scenes
-        return shards
+    found = found or list(data.glob("shard_*/scenes.json.gz"))  # of wamdiff2_sim.data.navsim_scenes
     if not found:
         raise DataError(f"{data}: expected a folder with scenes (.json or .json.gz)")
-    return sorted(found)
+    return {str(path.relative_to(data)): path for path in sorted(found)}
 
 
-def _chosen(job: NavsimJob, files: Sequence[Path]) -> tuple[dict[str, Any] | None, str]:
-    """Plans instead of the scenes' own, and what tells them from others."""
+def _chosen(job: NavsimJob, files: Sequence[Path]) -> tuple[Plans | None, str, Planned | None]:
+    """Plans instead of the scenes' own, what tells them from others, and what they cost if they are made here."""
     if job.planner is not None:
-        job.out.parent.mkdir(parents=True, exist_ok=True)
         rows = job.out.with_name(f"{job.out.stem}.plans.jsonl")
-        return plan_scenes(job.planner, files, rows, job.tell), f"checkpoint {job.planner.key()}"
-    return (None, "scenes") if job.plans is None else _plans(job.plans)
+        made = plan_scenes(job.planner, files, rows, job.tell)
+        return made.plans, f"checkpoint {job.planner.key()}", made
+    return (None, "scenes", None) if job.plans is None else (*_plans(job.plans), None)
 
 
-def _plans(path: Path) -> tuple[dict[str, Any], str]:
-    plans, digest = read_json(path)
+def _plans(path: Path) -> tuple[Plans, str]:
+    plans, digest = read_json(path, distinct_keys=True)
     if not isinstance(plans, dict):
         raise DataError(f"{path}: expected an object of plans by scene id, got {type(plans).__name__}")
     return plans, hashlib.sha256(digest.encode()).hexdigest()[:16]
 
 
-def _of_these(rows: Sequence[Row], files: Sequence[Path]) -> list[Row]:
-    """Rows of the files that are there now, in their order; rows of files that changed or went are left out."""
-    names = {path.name for path in files}
-    digests = {hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    kept = [row for row in rows if row["file"] in names and ("sha256" not in row or row["sha256"] in digests)]
-    return sorted(kept, key=lambda row: (row["file"], row["index"]))
-
-
-def _scored(
-    files: Sequence[Path], plans: dict[str, Any] | None, done: dict[str, set[int]], workers: int
-) -> Iterator[list[Row]]:
+def _scored(files: Mapping[str, Path], plans: Plans | None, done: Done, workers: int) -> Iterator[list[Row]]:
     """Rows part by part, as they are ready."""
     parts = 1 if len(files) >= workers * PARTS_PER_WORKER else workers
-    work = [(path, (part, parts)) for path in files for part in range(parts)]
+    work = [(path, name, (part, parts)) for name, path in files.items() for part in range(parts)]
     if workers == 1:
-        for path, part in work:
-            yield list(rows_of_file(path, part, plans, done))
+        for path, name, part in work:
+            yield list(rows_of_file(path, name, part, plans, done))
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, _start_worker, (plans, done)) as pool:
-        for future in as_completed([pool.submit(_work, path, part) for path, part in work]):
+        for future in as_completed([pool.submit(_work, *one) for one in work]):
             yield future.result()
 
 
 _shared: dict[str, Any] = {}
 
 
-def _start_worker(plans: dict[str, Any] | None, done: dict[str, set[int]]) -> None:
+def _start_worker(plans: Plans | None, done: Done) -> None:
     _shared.update(plans=plans, done=done)
 
 
-def _work(path: Path, part: tuple[int, int]) -> list[Row]:
-    return list(rows_of_file(path, part, _shared["plans"], _shared["done"]))
+def _work(path: Path, name: str, part: tuple[int, int]) -> list[Row]:
+    return list(rows_of_file(path, name, part, _shared["plans"], _shared["done"]))

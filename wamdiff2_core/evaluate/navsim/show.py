@@ -33,9 +33,15 @@ def print_report(report: Mapping[str, Any], console: Any) -> None:
     )
     if report["two_stage"]:
         two = report["two_stage"]
-        console.print(f"{two['name']}: {two['combined']:.4f} ({two['groups']} groups, {two['scenes']} scenes)")
+        value = f"not known: {two['problem']}" if two["combined"] is None else f"{two['combined']:.4f}"
+        console.print(f"{two['name']}: {value} ({two['groups']} groups, {two['scenes']} scenes)")
+    left = report["plans_without_scene"]
+    if left["count"]:
+        console.print(f"plans that belong to no scene: {left['count']}, the first: {left['first'][0]!r}", markup=False)
     if report["failed"]:
-        console.print(f"{report['failed']} could not be scored, the first: {report['failures'][0]['error']}")
+        console.print(
+            f"{report['failed']} could not be scored, the first: {report['failures'][0]['error']}", markup=False
+        )
 
 
 def _cell(value: float | None) -> str:
