@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from language_files import endpoint, picture, write_json, write_prompts
 from wamdiff2_core.errors import ConfigError, DataError
 from wamdiff2_core.evaluate.decode_grid import Setting
 from wamdiff2_core.evaluate.drivebench import data, row, run
+from wamdiff2_core.evaluate.drivebench import score as scoring
 from wamdiff2_core.evaluate.drivebench.score import first_letter, official_letter, parts, score
+from wamdiff2_core.evaluate.judges import rubric
+from wamdiff2_core.evaluate.judges.rubric import official_rubric
 from wamdiff2_core.evaluate.text_answers import AskJob
 
 OBJECT = "What is the moving status of object <c2,CAM_BACK,0.7229,0.5620>?"
@@ -115,19 +119,32 @@ def scored(folder: Path, url: str, **more: Any) -> dict[str, Any]:
     return run.evaluate(run.DriveBenchJob(questions, folder, endpoint=place, tokenizer="words", **more))
 
 
-def test_the_official_score_needs_official_model_prompts_and_descriptions(tmp_path: Path) -> None:
+def test_the_official_score_needs_official_model_place_prompts_and_descriptions(tmp_path: Path, monkeypatch) -> None:
     official = {
         "prompts": write_prompts(tmp_path / "evaluate"),
         "descriptions": write_json(tmp_path / "d.json", DESCRIPTIONS),
     }
+    told = official_rubric(official["prompts"]).name[-9:-1]
+    hashed = hashlib.sha256(official["descriptions"].read_bytes()).hexdigest()
     with endpoint(lambda number, text: (200, "Total Score: 40")) as (url, asked):
+        for place, name, value in ((scoring, "OFFICIAL_HOST", "127.0.0.1"), (rubric, "OFFICIAL_FILES", (told,)),
+                                   (data, "OFFICIAL_DESCRIPTIONS", hashed)):  # fmt: skip
+            other = scored(tmp_path / "b", url, **official)["judge"]  # one of them is missing each time
+            assert other.startswith("score by gpt-3.5-turbo at 127.0.0.1 with ")
+            monkeypatch.setattr(place, name, value)
+        asked.clear()
         whole = scored(tmp_path / "a", url, **official)
         assert whole["judge"] == "GPT score (gpt-3.5-turbo)"
         assert whole["parts"]["perception MCQ"]["judge"]["score"] == 40.0
         texts = [one["messages"][0]["content"] for one in asked]
         assert any(f"Q {OBJECT} looks white truth A said  A. Going ahead. for PERCEPTION_MCQ" in text for text in texts)
         assert all(text.startswith("open\n") for text in texts)
-        for more in ({"model": "llama", **official}, {}, {"prompts": official["prompts"]}):
+        for more in (
+            {"model": "llama", **official},
+            {"model": "gpt-3.5-turbo-mine", **official},
+            {},
+            {"prompts": official["prompts"]},
+        ):
             other = scored(tmp_path / "b", url, **more)["judge"]
             assert "GPT score" not in other and other.startswith("score by ")
 

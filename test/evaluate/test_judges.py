@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import torch
 from language_files import endpoint, judge, write_judge, write_prompts  # noqa: F401
 
 from wamdiff2_core.errors import CheckpointError, ConfigError, DataError
+from wamdiff2_core.evaluate.judges import endpoint as judging
 from wamdiff2_core.evaluate.judges import lingo
+from wamdiff2_core.evaluate.judges import rubric as rubrics
 from wamdiff2_core.evaluate.judges.endpoint import Endpoint, EndpointJudge, score_of
 from wamdiff2_core.evaluate.judges.lingo import OFFICIAL, STAND_IN, LingoJudge
 from wamdiff2_core.evaluate.judges.rubric import official_rubric, own_rubric
@@ -46,7 +49,10 @@ def test_a_stand_in_never_has_the_judges_name(judge: Path, tmp_path: Path, monke
     monkeypatch.setattr(lingo, "SIZES", sizes)  # of the right size
     wrong = LingoJudge(write_judge(tmp_path / "wrong", -1000.0))
     assert wrong.name == STAND_IN and "published example" in wrong.why_not
-    right = LingoJudge(write_judge(tmp_path / "right", 1000.0))
+    yes = LingoJudge(write_judge(tmp_path / "yes", 1000.0))  # takes everything for right
+    assert yes.name == STAND_IN and "'No, there are none' for a right answer" in yes.why_not
+    monkeypatch.setattr(lingo.LingoJudge, "_best", lambda self, q, r, answer: 1.0 if answer == lingo.EXAMPLE[2] else -1)
+    right = LingoJudge(tmp_path / "yes")
     assert right.name == OFFICIAL and right.why_not == "" and right.weights != wrong.weights
 
 
@@ -90,11 +96,15 @@ def test_an_endpoint_judges_once_and_keeps_its_verdicts(tmp_path: Path, monkeypa
         assert len(asked) == 2 and "secret" not in log.read_text()
         assert EndpointJudge(Endpoint(url, "another", pause_s=0.0), log).judge(["de"])[0].score == 2
         assert len(asked) == 3
+        log.write_text('{"key": 5}\n' + log.read_text().replace('"score": 2', '"score": 200'))
+        assert EndpointJudge(place(url), log).judge(["de"])[0].score == 2 and len(asked) == 4
 
 
 FAILING = {
     "no score": ((200, "very good"), 1, "no 'Total Score"),
     "a score above 100": ((200, "Total Score: 300"), 1, "no 'Total Score"),
+    "a score below 0": ((200, "Total Score: -5"), 1, "no 'Total Score"),
+    "a score of another scale": ((200, "Total Score: 7/10"), 1, "no 'Total Score"),
     "no chat completion": ((200, "raw:{}"), 1, "no chat completion"),
     "no json": ((200, "raw:<html>"), 1, "no chat completion"),
     "no text": ((200, 'raw:{"choices":[{"message":{"content":null}}]}'), 1, "no text but NoneType"),
@@ -120,11 +130,28 @@ def test_a_busy_endpoint_is_asked_again(tmp_path: Path) -> None:
     assert gone.score is None and "cannot be reached" in gone.problem
 
 
+def test_an_endpoint_that_is_gone_is_not_asked_for_ever(tmp_path: Path) -> None:
+    with endpoint(lambda number, text: (503, "raw:{}")) as (url, asked):
+        made = EndpointJudge(place(url, tries=2), tmp_path / "log").judge([str(k) for k in range(9)])
+    assert len(asked) == 6 and [one.score for one in made] == [None] * 9
+    assert [one.problem.startswith("not asked") for one in made] == [False] * 3 + [True] * 6
+
+
+def test_an_answer_that_drips_or_never_ends_is_given_up(tmp_path: Path, monkeypatch) -> None:
+    with endpoint(lambda number, text: (200, "raw:" + "x" * 100)) as (url, _):
+        monkeypatch.setattr(judging, "LARGEST_REPLY", 50)
+        assert "more than 50 bytes" in EndpointJudge(place(url), tmp_path / "log").judge(["x"])[0].problem
+    assert judging._whole(io.BytesIO(b"abc"), 9.0) == b"abc"  # type: ignore[arg-type]
+    with pytest.raises(TimeoutError, match="no whole answer"):
+        judging._whole(io.BytesIO(b"abc"), -1.0)  # type: ignore[arg-type]
+
+
 def test_endpoints_that_cannot_be_are_named(monkeypatch) -> None:
     monkeypatch.delenv("NO_KEY", raising=False)
     for values, message in (
         ({"base_url": "file:///etc", "model": "m"}, "http"),
         ({"base_url": "http://a", "model": ""}, "model"),
+        ({"base_url": "http://a", "model": "wayveai/Lingo_Judge"}, "is a classifier"),
         ({"base_url": "http://a", "model": "m", "tries": 0}, "tries"),
         ({"base_url": "http://a", "model": "m", "key_env": "NO_KEY"}, "NO_KEY"),
         ({"base_url": "http://a", "model": "m", "api_key": "x"}, "api_key"),
@@ -135,12 +162,18 @@ def test_endpoints_that_cannot_be_are_named(monkeypatch) -> None:
 
 def test_scores_are_read_as_written() -> None:
     texts = {"Total Score: 85": 85, "**Total Score:** 85.": 85, "Total Score: 85/100": 85, "Total Score: 0": 0,
+             "Total Score: 85 out of 100": 85, "Total Score: [85]": 85, "Total Score: 85, a good answer": 85,
+             "Total Score: -5": None, "Total Score: 7/10": None, "Total Score: **7** out of 10": None,
+             "Total Score: 8,5": None, "Total Score: 5/1000": None, "Total Score: <85>": None,
              "Total Score: 85.5": None, "Total Score: 1000": None, "Score: 3": None, "": None}  # fmt: skip
     assert {text: score_of(text) for text in texts} == texts
 
 
-def test_prompts_are_read_and_never_run(tmp_path: Path) -> None:
+def test_prompts_are_read_and_never_run(tmp_path: Path, monkeypatch) -> None:
     path = write_prompts(tmp_path)
+    rubric = official_rubric(path)
+    assert not rubric.official and rubric.name.startswith("prompts that are not DriveBench's (")
+    monkeypatch.setattr(rubrics, "OFFICIAL_FILES", (rubric.name[-9:-1],))
     rubric = official_rubric(path)
     assert rubric.official and rubric.name.startswith("DriveBench's prompts (")
     made = rubric.prompt("PLANNING_VQA", "a {GT} b", "truth", "{x}", None)

@@ -72,7 +72,7 @@ def test_an_endpoint_that_fails_once_leaves_no_score(lingo: Path, tmp_path: Path
         assert report["endpoint"]["score"] is None and report["endpoint"]["not_judged"] == 1 and len(asked) == 3
         again = scored(lingo, tmp_path, rows, endpoint=entry)
     assert again["endpoint"]["score"] == 60.0 and len(asked) == 4  # only what was not judged is asked again
-    assert again["endpoint"]["name"] == "m with wamdiff2's rubric"
+    assert again["endpoint"]["name"] == "m at 127.0.0.1 with wamdiff2's rubric"
 
 
 def job(lingo: Path, out: Path, checkpoint: Path, **more: Any) -> run.LingoJob:

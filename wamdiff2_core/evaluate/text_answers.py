@@ -91,10 +91,10 @@ def read_rows(file: Path) -> list[Row]:
     """Rows of an earlier call; a last line that a kill cut short is taken away. DataError for another content."""
     if not file.is_file():
         return []
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
-    if lines and not lines[-1].endswith("\n"):
+    lines = file.read_bytes().splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
         lines = lines[:-1]
-        file.write_text("".join(lines), encoding="utf-8")
+        file.write_bytes(b"".join(lines))
     try:
         rows = [json.loads(line) for line in lines]
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -102,12 +103,19 @@ def duplicates(samples: Sequence[Sample]) -> int:
     return len(samples) - len({sample.key for sample in samples})
 
 
+OFFICIAL_DESCRIPTIONS = "4cf48342f2a32514"  # what the file in DriveBench's repository hashes to
+
+
 class Descriptions:
-    """What objects look like (`visual_description.json`), for the judge's prompts."""
+    """What objects look like (`visual_description.json`), for the judge's prompts.
+
+    official: it is DriveBench's own file.
+    """
 
     def __init__(self, path: Path) -> None:
         """DataError if the file is none."""
         self._scenes = read_json(path)
+        self.official = hashlib.sha256(path.read_bytes()).hexdigest().startswith(OFFICIAL_DESCRIPTIONS)
         if not isinstance(self._scenes, dict):
             raise DataError(f"{path}: expected an object by scene token, got {type(self._scenes).__name__}")
 

@@ -26,7 +26,8 @@ PARTS = {
     ("planning", "VQA"): (1, "PLANNING_VQA"),
     ("behavior", "MCQ"): (0, "BEHAVIOR_MCQ"),
 }
-OFFICIAL_MODEL = "gpt-3.5-turbo"
+OFFICIAL_MODEL = re.compile(r"gpt-3\.5-turbo(-\d{4})?")
+OFFICIAL_HOST = "api.openai.com"
 OFFICIAL_SCORE = "GPT score"
 _LETTERS = "ABCD"
 _ANY = re.compile(r"\b([abcd])\b")
@@ -46,11 +47,13 @@ class Asking:
 
     @property
     def name(self) -> str:
-        """The official name only for the official model with the official prompts and descriptions."""
-        model = self.judge.endpoint.model
-        if self.rubric.official and model.startswith(OFFICIAL_MODEL) and self.descriptions is not None:
-            return f"{OFFICIAL_SCORE} ({model})"
-        return f"score by {model} with {self.rubric.name}"
+        """The official name only for the official model, where it is served, with official prompts and descriptions."""
+        place = self.judge.endpoint
+        described = self.descriptions is not None and self.descriptions.official
+        asked = OFFICIAL_MODEL.fullmatch(place.model) and place.host == OFFICIAL_HOST
+        if asked and described and self.rubric.official:
+            return f"{OFFICIAL_SCORE} ({place.model})"
+        return f"score by {place.who} with {self.rubric.name}"
 
 
 def official_letter(text: str) -> str:

@@ -24,7 +24,10 @@ from urllib.parse import urlsplit
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.evaluate.text_answers import read_rows
 
-_SCORE = re.compile(r"Total Score:\W*(\d{1,3})(?!\d|\.\d)")
+# Signs of emphasis may stand before the number; a minus may not, nor another scale than 100 behind it.
+_SCORE = re.compile(r"Total Score:[\s*_\"'\[(]*(\d{1,3})(?!\d|[.,]\d)(?!\W{0,3}(?:/|out of)\s*(?!100(?!\d))\d)")
+LARGEST_REPLY = 4_000_000  # bytes
+FAILED_IN_A_ROW = 3  # prompts that got no answer at all before the others are not asked any more
 RETRIED = (408, 409, 425, 429, 500, 502, 503, 504)
 
 
@@ -51,8 +54,22 @@ class Endpoint:
             raise ConfigError(
                 f"judge: expected a model, and positive timeout_s, tries, parallel, max_tokens; got {self}"
             )
+        if "lingojudge" in re.sub(r"[\W_]", "", self.model.lower()):
+            raise ConfigError(
+                f"judge: {self.model!r}: Lingo-Judge is a classifier in a folder; name an endpoint's model"
+            )
         if self.key_env and not os.environ.get(self.key_env):
             raise ConfigError(f"judge: the environment variable {self.key_env} is empty: it should hold the key")
+
+    @property
+    def host(self) -> str:
+        """Who runs the model: its name alone does not tell it from another that is served under the same name."""
+        return urlsplit(self.base_url).hostname or ""
+
+    @property
+    def who(self) -> str:
+        """For the names of figures."""
+        return f"{self.model} at {self.host}"
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Endpoint:
@@ -80,10 +97,12 @@ class EndpointJudge:
     def __init__(self, endpoint: Endpoint, log: Path) -> None:
         self.endpoint, self.log = endpoint, log
         self._lock = threading.Lock()
+        self._failed = 0  # prompts in a row that got no answer
 
     def judge(self, prompts: Sequence[str]) -> list[Judged]:
         """A verdict per prompt, in their order."""
-        known = {row["key"]: Judged(row["score"], row["reply"]) for row in read_rows(self.log)}
+        known = {row["key"]: Judged(row["score"], row["reply"]) for row in read_rows(self.log) if _is_verdict(row)}
+        self._failed = 0
         todo = dict.fromkeys(prompt for prompt in prompts if self._key(prompt) not in known)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(self.endpoint.parallel) as pool:
@@ -91,18 +110,25 @@ class EndpointJudge:
         return [known.get(self._key(prompt)) or made[prompt] for prompt in prompts]
 
     def _key(self, prompt: str) -> str:
-        return hashlib.sha256(json.dumps([self.endpoint.model, prompt]).encode()).hexdigest()[:24]
+        return hashlib.sha256(json.dumps([self.endpoint.base_url, self.endpoint.model, prompt]).encode()).hexdigest()[
+            :24
+        ]
 
     def _one(self, prompt: str) -> Judged:
-        problem = ""
+        problem, again = "", False
         for attempt in range(self.endpoint.tries):
+            if self._failed >= FAILED_IN_A_ROW:
+                return Judged(None, problem=f"not asked: {FAILED_IN_A_ROW} prompts in a row got no answer")
             if attempt:
                 time.sleep(self.endpoint.pause_s * 2 ** (attempt - 1))
             reply, problem, again = self._ask(prompt)
             if reply is not None:
+                self._failed = 0
                 return self._read(prompt, reply)
             if not again:
                 break
+        with self._lock:
+            self._failed += again
         return Judged(None, problem=problem)
 
     def _read(self, prompt: str, reply: str) -> Judged:
@@ -126,12 +152,12 @@ class EndpointJudge:
         request = urllib.request.Request(url, json.dumps(body).encode(), headers)
         try:
             with urllib.request.urlopen(request, timeout=place.timeout_s) as response:
-                content = json.load(response)["choices"][0]["message"]["content"]
+                content = json.loads(_whole(response, place.timeout_s))["choices"][0]["message"]["content"]
         except urllib.error.HTTPError as error:
             return None, f"the endpoint answered {error.code} {error.reason}", error.code in RETRIED
         except (OSError, http.client.HTTPException) as error:
             return None, f"the endpoint cannot be reached: {error}", True
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
             return None, f"the endpoint's answer is no chat completion: {type(error).__name__}: {error}", False
         if not isinstance(content, str):
             return None, f"the endpoint's answer holds no text but {type(content).__name__}", False
@@ -142,3 +168,23 @@ def score_of(reply: str) -> int | None:
     """The number after `Total Score:` (bold or not); None if there is none from 0 to 100."""
     found = _SCORE.search(reply)
     return int(found[1]) if found and int(found[1]) <= 100 else None
+
+
+def _whole(response: http.client.HTTPResponse, timeout_s: float) -> bytes:
+    """The body. A socket's timeout begins anew with every byte: OSError where the whole takes longer, ValueError where
+    it is larger than any verdict.
+    """
+    end, parts, size = time.monotonic() + timeout_s, [], 0
+    while part := response.read1(65536):
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST_REPLY:
+            raise ValueError(f"more than {LARGEST_REPLY} bytes")
+        if time.monotonic() > end:
+            raise TimeoutError(f"no whole answer within {timeout_s:g} s")
+    return b"".join(parts)
+
+
+def _is_verdict(row: Mapping[str, Any]) -> bool:
+    score = row.get("score")
+    return isinstance(row.get("key"), str) and isinstance(row.get("reply"), str) and score in range(101)

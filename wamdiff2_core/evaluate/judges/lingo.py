@@ -21,6 +21,10 @@ ARCHITECTURE = "DebertaV2ForSequenceClassification"
 SIZES = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "vocab_size": 128100}
 # The example that is published with the judge: an answer that it takes for right.
 EXAMPLE = ("Are there any pedestrians crossing the road? If yes, how many?", "1", "Yes, there is one")
+WRONG = (
+    "No, there are none",
+    "The traffic light is green",
+)  # answers to it that no judge of its quality takes for right
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,9 @@ class LingoJudge:
         question, reference, answer = EXAMPLE
         if not self._best(question, [reference], answer) > 0.0:
             return "it takes the answer of the published example for wrong"
+        for wrong in WRONG:
+            if self._best(question, [reference], wrong) > 0.0:
+                return f"it takes {wrong!r} for a right answer to the published example"
         return ""
 
 

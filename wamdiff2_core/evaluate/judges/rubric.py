@@ -10,6 +10,8 @@ from pathlib import Path
 
 from wamdiff2_core.errors import DataError
 
+# What the files of DriveBench's repository hash to, in both of its versions: the name is theirs alone.
+OFFICIAL_FILES = ("5f13aacd", "55dc2c6f")
 NAMES = ("PERCEPTION_MCQ", "PERCEPTION_VQA", "PREDICTION_VQA", "PLANNING_VQA", "BEHAVIOR_MCQ")
 OWN_TEXT = """Rate the predicted answer to a driver's question from 0 to 100: how far does it say what the
 correct one says? 100: nothing is missing, wrong or added. 0: nothing of it is right. Take points for wrong objects,
@@ -54,7 +56,7 @@ def official_rubric(path: Path) -> Rubric:
     """Prompts out of DriveBench's `evaluate/prompts.py`, and the opening out of `request.py` beside it; both are read
     and never run. DataError if they are other files.
 
-    The name holds the files' hash: the prompts are part of the measure.
+    The name holds the files' hash: the prompts are part of the measure. Others of the same form are not `official`.
     """
     source, tree = _parsed(path)
     beside, request = _parsed(path.with_name("request.py"))
@@ -69,7 +71,9 @@ def official_rubric(path: Path) -> Rubric:
     if len(openings) != 1:
         raise DataError(f"{path.with_name('request.py')}: expected one text system_message, found {len(openings)}")
     digest = hashlib.sha256((source + beside).encode()).hexdigest()[:8]
-    return Rubric(f"DriveBench's prompts ({digest})", {name: texts[name] for name in NAMES}, openings[0], True)
+    official = digest in OFFICIAL_FILES
+    name = f"DriveBench's prompts ({digest})" if official else f"prompts that are not DriveBench's ({digest})"
+    return Rubric(name, {name: texts[name] for name in NAMES}, openings[0], official)
 
 
 def _parsed(path: Path) -> tuple[str, ast.Module]:

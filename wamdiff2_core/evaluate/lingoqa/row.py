@@ -14,7 +14,7 @@ from wamdiff2_core.evaluate.lingoqa import run
 from wamdiff2_core.evaluate.text_answers import AskJob
 
 KINDS = {"references": str, "images": str, "judge": str, "endpoint": dict, "tokenizer": str, "most": int, "fill": str}
-VERSION = "LingoQA: best reference by Lingo-Judge, every question counts"
+VERSION = "LingoQA: the best reference counts, and every question; judges under their own names"
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def _endpoint(
     scores = [verdict.score for verdict in verdicts if verdict.score is not None]
     problems = sorted({verdict.problem for verdict in verdicts if verdict.score is None})
     return {
-        "name": f"{judge.endpoint.model} with {rubric.name}",
+        "name": f"{judge.endpoint.who} with {rubric.name}",
         "judged": len(scores),
         "not_judged": len(verdicts) - len(scores),
         "score": sum(scores) / questions if len(scores) == len(verdicts) else None,
