@@ -94,6 +94,39 @@ def test_bad_records_are_left_out_counted_and_named(tmp_path: Path) -> None:
     assert rows == [] and sum(problems.counts.values()) == 3
 
 
+def test_numbers_out_of_bounds_are_bad_records_and_cocos_large_ids_are_none(tmp_path: Path) -> None:
+    content = instances()
+    huge = 10**400  # no float can hold it
+    content["images"].append({"id": 2**70, "width": 5, "height": 5, "file_name": "x"})
+    content["images"].append({"id": 70, "width": huge, "height": 5, "file_name": "x"})
+    crowd = {**content["annotations"][0], "id": 900100581904, "iscrowd": 1, "area": huge}
+    content["annotations"] += [crowd, {**crowd, "id": 2**70}, {**crowd, "id": 80, "bbox": [huge, 0, 4, 4]}]
+    data = read_instances(written(tmp_path / "i.json", content), tmp_path)
+    assert sum(data.problems.counts.values()) == 4 and data.annotations[-1]["id"] == 900100581904
+    assert data.annotations[-1]["area"] == crowd["bbox"][2] * crowd["bbox"][3]
+    rows, problems = score.read_results(
+        written(tmp_path / "d.json", [{**crowd, "score": 0.5}, {**crowd, "score": huge}]), data
+    )
+    assert len(rows) == 1 and sum(problems.counts.values()) == 1
+    categories = sorted(data.categories)
+    assert score.score(data, rows, categories, list(data.images))["truths"] == len(data.annotations)
+    content["categories"].append({**content["categories"][0], "id": 77})
+    with pytest.raises(DataError, match="two categories that are called"):
+        read_instances(written(tmp_path / "i.json", content), tmp_path)
+
+
+def test_the_row_names_its_data_and_what_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path / "i.json", instances())
+    found = written(tmp_path / "d.json", [{"image_id": 7, "category_id": 3, "bbox": BOX, "score": 0.9}])
+    report = run.evaluate(run.CocoJob(file, tmp_path, tmp_path / "o", detections=found))
+    made = row.measured(report, tmp_path / "o")
+    assert made.data.startswith("i.json: 2 images, 3 true boxes of ") and report["fingerprint"] in made.data
+    monkeypatch.setattr(run.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="faster-coco-eval is not installed"):
+        run.evaluate(run.CocoJob(file, tmp_path, tmp_path / "o", detections=found))
+    assert any("faster-coco-eval" in line for line in row.Coco().needs({}))
+
+
 @pytest.mark.parametrize("content", ["[1", "[]", '{"images": [], "categories": []}', '{"images": 3}'])
 def test_a_file_that_is_none_ends_in_a_named_error(tmp_path: Path, content: str) -> None:
     (tmp_path / "i.json").write_text(content)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,6 +12,8 @@ from typing import Any
 from wamdiff2_core.errors import DataError
 
 NAMED = 5  # examples kept of each kind of bad record
+LARGEST = 1e9  # of a number in pixels
+LARGEST_ID = 2**53  # COCO's own go up to 9e11; whole numbers of JavaScript and of double precision end here
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,11 @@ def read_instances(path: Path, pictures: Path) -> CocoData:
     problems = Problems()
     categories = _by_id(content["categories"], "category", problems, _name)
     images = _by_id(content["images"], "image", problems, lambda one: _image(one, pictures))
-    if not images or not categories or len(set(categories.values())) != len(categories):
-        raise DataError(f"{path}: expected images and categories of different names; got {len(images)} usable images")
+    same = [name for name, count in Counter(categories.values()).items() if count > 1]
+    if not images or not categories or same:
+        told = f"{len(images)} usable images, {len(categories)} usable categories"
+        told += f", two categories that are called {same[0]!r}" if same else ""
+        raise DataError(f"{path}: expected images, and categories of different names; got {told}")
     annotations, seen = [], set()
     for one in content["annotations"]:
         row = _annotation(one, images, categories, problems)
@@ -98,13 +102,18 @@ def _by_id(records: list, what: str, problems: Problems, read: Callable[[dict], 
 
 def _name(one: dict) -> str | None:
     name = one.get("name")
-    return name if isinstance(name, str) and name.strip() else None
+    usable = isinstance(name, str) and name.strip() and name == name.encode(errors="replace").decode()
+    return name if usable else None
 
 
 def _image(one: dict, pictures: Path) -> CocoImage | None:
     name, others = one.get("file_name"), one.get("cameras", {})
     width, height = one.get("width"), one.get("height")
-    if type(width) is not int or type(height) is not int or min(width, height) < 1:
+    if (
+        type(width) is not int
+        or type(height) is not int
+        or not 1 <= min(width, height) <= max(width, height) <= LARGEST
+    ):
         return None
     if not isinstance(name, str) or not name:
         return None
@@ -133,11 +142,12 @@ def _annotation(one: Any, images: Mapping, categories: Mapping, problems: Proble
 
 
 def is_id(value: object) -> bool:
-    return type(value) is int
+    return type(value) is int and abs(value) <= LARGEST_ID
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Finite, and of a size that pixels have; numbers that are texts or booleans are none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def is_box(value: object) -> bool:

@@ -27,7 +27,9 @@ class Coco:
     def needs(self, options: Options) -> list[str]:
         """See `Benchmark.needs`."""
         reading.check(self.name, options, KINDS)
-        return reading.absent(options, ("instances", "images"), ())
+        reading.members(self.name, options, "categories", str)
+        reading.least(self.name, options, "most", 0)
+        return reading.absent(options, ("instances", "images"), ()) + run.missing()
 
     def run(self, request: Request) -> Measured:
         """See `Benchmark.run`."""
@@ -51,10 +53,12 @@ def measured(report: Mapping[str, Any], out: Path) -> Measured:
     for name, values in report["per_category"].items():
         figures.append(Figure(f"AP of {name}", values["AP"], "share", count=count))
     problems = [f"{one['count']} x {kind}, the first: {one['first'][0]}" for kind, one in report["left_out"].items()]
+    problems += [f"{report['not_scored']} pictures are in no figure"] if report["not_scored"] else []
     problems += [f"{n} answers failed: {kind}" for kind, n in report.get("answers_failed", {}).items()]
     if report.get("boxes_of_other_labels"):
         problems.append(f"{report['boxes_of_other_labels']} boxes of labels that were not asked for are left out")
-    data = f"{Path(report['instances']).name}: {count} images, {report['truths']} true boxes"
+    told = f"{count} images, {report['truths']} true boxes of {', '.join(report['categories'])}"
+    data = f"{Path(report['instances']).name}: {told} ({report['fingerprint']})"
     files = tuple(str(out / name) for name in (run.DETECTIONS, run.RESULT))
     return Measured(
         tuple(figures), data, VERSION, report["not_scored"], tuple(problems), report.get("latency_ms"),

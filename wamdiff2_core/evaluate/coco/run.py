@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -59,8 +60,20 @@ class CocoJob:
             )
 
 
+def missing() -> list[str]:
+    """What is not installed, a line each."""
+    if importlib.util.find_spec("faster_coco_eval") is not None:
+        return []
+    return ["faster-coco-eval is not installed (pip install 'wamdiff2[evaluate]')"]
+
+
 def evaluate(job: CocoJob) -> dict[str, Any]:
-    """Detect what is not detected yet, score, write and return the result. DataError if nothing can be scored."""
+    """Detect what is not detected yet, score, write and return the result. DataError if nothing can be scored,
+    ConfigError for unknown categories or without the library.
+    """
+    absent = missing()
+    if absent:
+        raise ConfigError(f"coco: {absent[0]}")
     from wamdiff2_core.evaluate.coco.score import read_results, score
 
     data = read_instances(job.instances, job.pictures)
@@ -80,7 +93,8 @@ def evaluate(job: CocoJob) -> dict[str, Any]:
     if not scored:
         raise DataError(f"coco: none of {len(images)} pictures could be used: {problems.plain()}")
     report = {
-        "what": "coco", "instances": str(job.instances), "categories": [data.categories[key] for key in categories],
+        "what": "coco", "instances": str(job.instances), "fingerprint": _fingerprint(job.instances),
+        "categories": [data.categories[key] for key in categories],
         **score(data, rows, categories, scored), "left_out": {**data.problems.plain(), **problems.plain()}, **told,
         "not_scored": len(images) - len(scored),
         "score_of_a_box": "as the file says" if job.detections else OWN_SCORE,
@@ -89,6 +103,10 @@ def evaluate(job: CocoJob) -> dict[str, Any]:
     }  # fmt: skip
     write_json(job.out / RESULT, report)
     return report
+
+
+def _fingerprint(instances: Path) -> str:
+    return hashlib.sha256(instances.read_bytes()).hexdigest()[:12]
 
 
 def _asked(job: CocoJob, data: CocoData) -> list[int]:
