@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from wamdiff2_core.decode.segment import Segment, encode, join, prompt_segment
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
 from wamdiff2_core.model.tokens import InputIds, as_rows
+from wamdiff2_core.model.vision import ImageFeatures
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,20 @@ class Prefix:
         return replace(self, cache=self.cache.rows(at), tail=None if self.tail is None else self.tail.rows(at))
 
 
+class Generation(Protocol):
+    """A `generate` call with its inputs embedded and its buffers allocated, nothing computed yet."""
+
+    scaffolds: list[Scaffold | None]
+
+    def clock(self, started: float, vision_ms: float, prefill_from: float) -> None:
+        """When the call began (for the time limit) and when the prompt's own work began."""
+        ...
+
+    def finish(self) -> list[DecodeResult]:
+        """Run to the end; a result per row."""
+        ...
+
+
 class BlockDecoder:
     """Decodes answers with one model. kernels: "auto" (= "lean"), "lean" or "plain", chosen here, once.
 
@@ -81,35 +97,56 @@ class BlockDecoder:
         Several rows must have one length and end at one position, as prompts with images of equal sizes do.
         block_size is needed for checkpoints with block-causal context only: there the prefix depends on it.
         """
-        rows, _ = as_rows(input_ids)
-        if len({len(row) for row in rows}) > 1:
-            raise ConfigError(f"prefill: expected rows of one length, got {sorted({len(row) for row in rows})}")
+        rows = self._prefix_rows(input_ids, block_size)
         blocked = self.loaded.context == "block_causal"
-        if blocked and block_size is None:
-            raise ConfigError("prefill: this checkpoint's context is block_causal: expected a block_size, got None")
         started = time.perf_counter()
-        features = encode(self.loaded, pixel_values, image_grid_thw)
+        features = self._encode(pixel_values, image_grid_thw)
         seen = time.perf_counter()
-        prompt = prompt_segment(self.loaded, rows, features, image_grid_thw, block_size or 1)
-        length, ends = prompt.segment.width, prompt.next_position.unique().tolist()
-        if len(ends) > 1:
-            raise ConfigError(f"prefill: expected rows that end at one position, got {ends}: images of several sizes")
+        segment, next_position = self._prefix_segment(rows, features, image_grid_thw, block_size)
+        length = segment.width
         kept = length - length % block_size if blocked and block_size else length
         cache = self._cache(len(rows), kept)
         if kept:
-            head = prompt.segment.cut(0, kept)
+            head = segment.cut(0, kept)
             self._kernels.forward(head, cache, cache.mask(head, self.loaded.context))
             cache.commit(head)
         return Prefix(
             cache=cache,
-            tail=prompt.segment.cut(kept, length) if kept < length else None,
+            tail=segment.cut(kept, length) if kept < length else None,
             length=length,
-            next_position=int(ends[0]),
+            next_position=next_position,
             block_size=block_size if blocked else None,
             forwards=1 if kept else 0,
             vision_ms=(seen - started) * 1e3,
             prefill_ms=(time.perf_counter() - seen) * 1e3,
         )
+
+    def _prefix_rows(self, input_ids: InputIds, block_size: int | None) -> list[Tensor]:
+        """Rows of a prefix, checked."""
+        rows, _ = as_rows(input_ids)
+        if len({len(row) for row in rows}) > 1:
+            raise ConfigError(f"prefill: expected rows of one length, got {sorted({len(row) for row in rows})}")
+        if self.loaded.context == "block_causal" and block_size is None:
+            raise ConfigError("prefill: this checkpoint's context is block_causal: expected a block_size, got None")
+        return rows
+
+    def _prefix_segment(
+        self,
+        rows: Sequence[Tensor],
+        features: ImageFeatures | None,
+        image_grid_thw: Tensor | None,
+        block_size: int | None,
+    ) -> tuple[Segment, int]:
+        """A prefix as tokens of the text model, and the position behind it."""
+        prompt = prompt_segment(self.loaded, rows, features, image_grid_thw, block_size or 1)
+        ends = prompt.next_position.unique().tolist()
+        if len(ends) > 1:
+            raise ConfigError(f"prefill: expected rows that end at one position, got {ends}: images of several sizes")
+        return prompt.segment, int(ends[0])
+
+    def _encode(self, pixel_values: Tensor | None, image_grid_thw: Tensor | None) -> ImageFeatures | None:
+        """Image features of a prompt."""
+        return encode(self.loaded, pixel_values, image_grid_thw)
 
     def forward(self, segment: Segment, cache: KVCache) -> Tensor:
         """Hidden states (R, Q, H) of a segment behind what a cache holds; the cache keeps nothing of it."""
@@ -155,7 +192,7 @@ class BlockDecoder:
         config = config or DecodingConfig()
         rows, single = as_rows(input_ids)
         self._check(config, prefix, len(rows))
-        features = encode(self.loaded, pixel_values, image_grid_thw)
+        features = self._encode(pixel_values, image_grid_thw)
         seen = time.perf_counter()
         limits, heat = _limits(max_new_tokens, config, len(rows)), _temperatures(temperatures, config, len(rows))
         run = self._start(rows, features, image_grid_thw, config, prefix, limits, heat)
@@ -164,7 +201,7 @@ class BlockDecoder:
         results = run.finish()
         return results[0] if single else BatchResult(results)
 
-    def _start(self, rows, features, image_grid_thw, config, prefix, limits, heat) -> Run:  # type: ignore[no-untyped-def]
+    def _start(self, rows, features, image_grid_thw, config, prefix, limits, heat) -> Generation:  # type: ignore[no-untyped-def]
         """A run over these rows: prompt embedded, cache allocated, nothing computed yet."""
         order = prefix.length if prefix else 0
         position = prefix.next_position if prefix else 0

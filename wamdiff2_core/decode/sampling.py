@@ -34,8 +34,12 @@ class Sampler:
         numbers = torch.zeros(masked.shape, dtype=torch.float64)
         for index, (row, moves) in enumerate(zip(rows, masked.any(1).tolist(), strict=True)):
             if moves:
-                numbers[index] = torch.rand(masked.shape[1], dtype=torch.float64, generator=self._generators[row])
+                numbers[index] = self.next(row, masked.shape[1])
         return numbers.to(masked.device)
+
+    def next(self, row: int, width: int) -> Tensor:
+        """The numbers (width,) of a row's next step."""
+        return torch.rand(width, dtype=torch.float64, generator=self._generators[row])
 
 
 def sampler_of(config: DecodingConfig, temperatures: Sequence[float]) -> Sampler | None:

@@ -77,7 +77,8 @@ class Ops(Protocol):
         """Attention of q (T, Hq, D) over keys, values (slots, Hkv, D): (T, Hq D).
 
         pages (R, P) int32: page numbers of each row's logical places, page_size = what `attend` was made for. limit
-        (T,) int32: how many logical places a token sees; 0: none, the output is zero.
+        (T,) int32: how many logical places a token sees; 0: none, the output is zero. What lies behind the places that
+        some token of the row sees is left over from others and may be anything, NaN too: it must not show.
         """
         ...
 
@@ -129,10 +130,13 @@ class TorchOps:
         places = pages.long()[:, :, None] * self.page_size + torch.arange(self.page_size, device=q.device)
         index = places.view(rows, -1)  # (R, K)
         group = shape.heads // shape.kv_heads
-        key = keys[index].transpose(1, 2).repeat_interleave(group, 1)  # (R, Hq, K, D)
-        value = values[index].transpose(1, 2).repeat_interleave(group, 1)
+        order = torch.arange(index.shape[1], device=q.device)
+        stale = (order >= limit.view(rows, width).amax(1, keepdim=True))[:, :, None, None]
+        # A probability of zero times NaN is NaN: masking the scores is not enough.
+        key = keys[index].masked_fill(stale, 0.0).transpose(1, 2).repeat_interleave(group, 1)  # (R, Hq, K, D)
+        value = values[index].masked_fill(stale, 0.0).transpose(1, 2).repeat_interleave(group, 1)
         query = q.view(rows, width, shape.heads, shape.head_dim).transpose(1, 2)
-        seen = torch.arange(index.shape[1], device=q.device) < limit.view(rows, 1, width, 1)
+        seen = order < limit.view(rows, 1, width, 1)
         none = ~seen.any(-1, keepdim=True)
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=seen | none, scale=shape.scale)
         return out.masked_fill(none, 0.0).transpose(1, 2).reshape(len(q), -1)

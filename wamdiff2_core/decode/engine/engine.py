@@ -1,0 +1,217 @@
+"""The engine: owns weights, pages, lanes and graphs of one model, and runs calls through them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from wamdiff2_core.decode.blocks import Vocabulary
+from wamdiff2_core.decode.engine.graphs import GraphSet
+from wamdiff2_core.decode.engine.lane import Lane, LaneSize
+from wamdiff2_core.decode.engine.ops import Ops, TorchOps
+from wamdiff2_core.decode.engine.pages import PagePool, PageTable
+from wamdiff2_core.decode.engine.prompt import BUCKETS, PromptBuffers, bucket_of
+from wamdiff2_core.decode.engine.request import AllowedSets
+from wamdiff2_core.decode.engine.step import Passes
+from wamdiff2_core.decode.engine.weights import pack
+from wamdiff2_core.decode.segment import Segment, encode
+from wamdiff2_core.errors import ConfigError
+from wamdiff2_core.model.checkpoint import LoadedModel
+from wamdiff2_core.model.vision import ImageFeatures
+
+Encode = Callable[[LoadedModel, Tensor | None, Tensor | None], ImageFeatures | None]
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Sizes that are fixed when an engine is made.
+
+    rows: batch sizes that have passes of their own; a call takes the smallest that holds it. block_sizes: which are
+    allowed. max_length: most tokens of a row, prompt and answer together. max_answer: most tokens of an answer.
+    page_size: tokens a page. prefixes: rows of max_length that shared prefixes may hold beside the running call.
+    buckets: lengths that prompts are padded to. lookahead: launches that go out before the flags of the one before them
+    are read, 0 or 1; None: 1 on a GPU, else 0.
+    """
+
+    rows: tuple[int, ...] = (1, 4)
+    block_sizes: tuple[int, ...] = (1, 4, 8, 16, 32)
+    max_length: int = 4096
+    max_answer: int = 512
+    page_size: int = 16
+    prefixes: int = 2
+    buckets: tuple[int, ...] = BUCKETS
+    lookahead: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "block_sizes", "buckets"):
+            values = getattr(self, name)
+            if not values or min(values) < 1 or list(values) != sorted(set(values)):
+                raise ConfigError(f"engine {name}: expected integers >= 1 in rising order, got {values}")
+        for name in ("max_length", "max_answer", "page_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"engine {name}: expected an integer >= 1, got {getattr(self, name)}")
+        if self.prefixes < 0:
+            raise ConfigError(f"engine prefixes: expected an integer >= 0, got {self.prefixes}")
+        if self.lookahead not in (0, 1, None):
+            raise ConfigError(f"engine lookahead: expected 0, 1 or None, got {self.lookahead}")
+
+
+@dataclass(frozen=True)
+class CallShape:
+    """A kind of call to get ready for: rows, block size, tokens of the prompt behind its prefix, whether images stand
+
+    among them, whether tokens are drawn. prefix: tokens of a shared prefix (0: none) with images if prefix_images.
+    """
+
+    rows: int = 1
+    block_size: int = 32
+    prompt: int = 64
+    images: bool = False
+    drawn: bool = False
+    prefix: int = 0
+    prefix_images: bool = True
+
+
+class Engine:
+    """One call at a time; calls of several threads wait for one another."""
+
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig | None = None,
+        ops: Ops | None = None,
+        encode_images: Encode = encode,
+    ) -> None:
+        """ops: None = plain PyTorch. encode_images: how images become features, to be replaced by a captured one.
+
+        Raises ConfigError for a model that the engine cannot run.
+        """
+        self.loaded, self.config, self.encode = loaded, config or EngineConfig(), encode_images
+        self.device = loaded.device
+        ahead = self.config.lookahead
+        self.lookahead = int(self.device.type == "cuda") if ahead is None else ahead
+        self.dtype = loaded.model.model.language_model.embed_tokens.weight.dtype
+        weights = pack(loaded, self.config.max_length)
+        size = self.config.page_size
+        self.row_pages = -(-self.config.max_length // size)
+        most = max(self.config.rows)
+        self.pool = PagePool(
+            layers=len(weights.layers),
+            pages=1 + (most + self.config.prefixes) * self.row_pages,
+            page_size=size,
+            shape=weights.shape,
+            device=self.device,
+            dtype=self.dtype,
+        )
+        self.vocabulary = Vocabulary.of(loaded)
+        self.sets = AllowedSets(weights.vocab_size, self.device)
+        self.passes = Passes(
+            weights=weights,
+            ops=ops or TorchOps(size),
+            pool=self.pool,
+            sets=self.sets,
+            following=loaded.prediction == "next",
+            by_block=loaded.context == "block_causal",
+            whole_table=self.device.type == "cuda",
+        )
+        self.deepstack_layers = len(loaded.config.vision_config.deepstack_visual_indexes)
+        self.graphs = GraphSet(self.device)
+        self.lock = threading.RLock()
+        self._lanes: dict[tuple[int, int], Lane] = {}
+        self._prompts: dict[tuple[int, int, bool], PromptBuffers] = {}
+        self._tables: dict[int, PageTable] = {}
+
+    def rows_of(self, count: int) -> int:
+        """The batch size that a call of `count` rows runs with."""
+        for rows in self.config.rows:
+            if count <= rows:
+                return rows
+        raise ConfigError(f"rows: the engine was made for at most {self.config.rows[-1]} in one call, got {count}")
+
+    def lane(self, count: int, block_size: int) -> Lane:
+        """The lane of a call of `count` rows, made when it is first asked for."""
+        if block_size not in self.config.block_sizes:
+            raise ConfigError(f"block_size: the engine was made for {self.config.block_sizes}, got {block_size}")
+        key = (self.rows_of(count), block_size)
+        if key not in self._lanes:
+            size = LaneSize(*key, self.config.max_answer, self.row_pages, self.passes.weights.hidden_size)
+            self._lanes[key] = Lane(size, self.vocabulary, self.passes.following, self.device, self.dtype)
+        return self._lanes[key]
+
+    def prompt(self, count: int, length: int, images: bool) -> PromptBuffers:
+        """Buffers for prompts of `count` rows of up to `length` tokens."""
+        key = (self.rows_of(count), bucket_of(length, self.config.buckets), images)
+        if key not in self._prompts:
+            weights = self.passes.weights
+            layers = self.deepstack_layers if images else 0
+            sizes = (weights.hidden_size, weights.shape.head_dim, layers)
+            self._prompts[key] = PromptBuffers(key[0], key[1], *sizes, self.device, self.dtype)
+        return self._prompts[key]
+
+    def table(self, rows: int) -> PageTable:
+        """The page table of prefills of so many rows."""
+        if rows not in self._tables:
+            self._tables[rows] = PageTable(rows, self.row_pages, self.device)
+        return self._tables[rows]
+
+    def call_passes(self, lane: Lane, prompt: PromptBuffers, drawn: bool) -> dict[str, Hashable]:
+        """Keys of the passes of a call, by name; captured here if that has not been done yet.
+
+        Must come before the call's own inputs: getting ready runs passes, on rows that are idle.
+        """
+        size = (lane.size.rows, lane.size.block_size, drawn)
+        keys: dict[str, Hashable] = {
+            "first": ("first", *size, prompt.width, prompt.deepstack is not None),
+            "wide": ("wide", *size),
+            "narrow": ("narrow", *size),
+        }
+        if any(key not in self.graphs for key in keys.values()):
+            lane.request.clear()
+            lane.answers.idle()
+            lane.table.load([])
+            prompt.clear()
+            if drawn:
+                lane.uniforms.send()
+            self.graphs.prepare(keys["first"], partial(self.passes.first, lane, prompt, drawn))
+            self.graphs.prepare(keys["wide"], partial(self.passes.wide, lane, drawn))
+            self.graphs.prepare(keys["narrow"], partial(self.passes.narrow, lane, drawn))
+        return keys
+
+    def prefill_pass(self, prompt: PromptBuffers, block_size: int) -> Hashable:
+        """Key of the pass that fills a prefix; captured here if that has not been done yet."""
+        block = block_size if self.passes.by_block else 1
+        key = ("prefill", prompt.rows, prompt.width, prompt.deepstack is not None, block)
+        if key not in self.graphs:
+            table = self.table(prompt.rows)
+            table.load([])
+            prompt.clear()
+            self.graphs.prepare(key, partial(self._prefill, table, prompt, block))
+        return key
+
+    @torch.inference_mode()
+    def warm_up(self, shapes: Sequence[CallShape]) -> None:
+        """Get ready for these calls: afterwards they neither allocate nor capture, whichever comes next."""
+        with self.lock:
+            for shape in shapes:
+                lane = self.lane(shape.rows, shape.block_size)
+                self.call_passes(lane, self.prompt(shape.rows, shape.prompt, shape.images), shape.drawn)
+                if shape.prefix:
+                    self.prefill_pass(self.prompt(1, shape.prefix, shape.prefix_images), shape.block_size)
+
+    def prefill(self, segment: Segment, pages: Sequence[Sequence[int]], block_size: int) -> None:
+        """Fill pages of R rows with the keys and values of a segment (R, Q) that begins a prompt."""
+        rows, width = len(segment.embeds), segment.width
+        prompt = self.prompt(rows, width, segment.deepstack is not None)
+        key = self.prefill_pass(prompt, block_size)
+        self.table(prompt.rows).load(pages)
+        prompt.load(segment, [width] * rows, [0] * rows)
+        self.graphs.run(key)
+
+    def _prefill(self, table: PageTable, prompt: PromptBuffers, block_size: int) -> None:
+        pages = table.pages if self.passes.whole_table else table.pages[:, : max(table.used, 1)]
+        self.passes.prefill(pages, prompt, block_size)

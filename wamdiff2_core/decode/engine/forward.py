@@ -1,0 +1,61 @@
+"""The layers of a pass over tokens of R rows: what `Ops` offers, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wamdiff2_core.decode.engine.ops import Ops
+from wamdiff2_core.decode.engine.pages import PagePool, slots_of
+from wamdiff2_core.decode.engine.weights import TextWeights
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """W tokens of each of R rows on their way through the layers.
+
+    embeds (R, W, H); cos, sin (R, W, D); place (R, W) int64: where in the row their keys go; limit (R, W): how many
+    places of the row they see; live (R, W): the others write to the trash page and see nothing.
+    """
+
+    embeds: Tensor
+    cos: Tensor
+    sin: Tensor
+    place: Tensor
+    limit: Tensor
+    live: Tensor
+
+
+def join(parts: list[Tokens]) -> Tokens:
+    """Tokens of each row behind one another."""
+    if len(parts) == 1:
+        return parts[0]
+    names = ("embeds", "cos", "sin", "place", "limit", "live")
+    return Tokens(*(torch.cat([getattr(part, name) for part in parts], 1) for name in names))
+
+
+def run_layers(
+    weights: TextWeights, ops: Ops, pool: PagePool, pages: Tensor, tokens: Tokens, deepstack: Tensor | None = None
+) -> Tensor:
+    """Hidden states (R, W, H) behind the last layer, before the final norm; keys and values go to the pool.
+
+    pages (R, P) int32. deepstack (L, R, N, H): added behind the first L layers to the first N tokens of each row.
+    """
+    rows, width, size = tokens.embeds.shape
+    hidden = tokens.embeds.reshape(rows * width, size)
+    slot = slots_of(pages, tokens.place, tokens.live, pool.page_size).flatten()
+    limit = torch.where(tokens.live, tokens.limit, 0).to(torch.int32).flatten()
+    cos, sin = tokens.cos.flatten(0, 1).contiguous(), tokens.sin.flatten(0, 1).contiguous()
+    shape, eps = weights.shape, weights.shape.eps
+    for number, layer in enumerate(weights.layers):
+        keys, values = pool.keys[number], pool.values[number]
+        qkv = ops.norm_linear(hidden, layer.qkv, eps)
+        q = ops.rotate_append(qkv, layer.head_norm, cos, sin, slot, keys, values, shape)
+        seen = ops.attend(q, keys, values, pages, limit, shape)
+        hidden = ops.linear_add(seen, layer.out, hidden)
+        hidden = ops.linear_add(ops.gated(hidden, layer.gate_up, eps), layer.down, hidden)
+        if deepstack is not None and number < len(deepstack):
+            hidden.view(rows, width, size)[:, : deepstack.shape[2]] += deepstack[number]
+    return hidden.view(rows, width, size)
