@@ -120,7 +120,7 @@ def test_a_broken_line_costs_one_sample(tmp_path):
         (b'[{"conv', r"x.json: byte 1: no sample can be read"),
         (b"hello", r"x.json: byte 0: expected a JSON list or JSON lines, got 'hello'"),
         (b"", r"x.json: byte 0: expected"),
-        (b'[{"id": "\xff\xfe"}]', r"x.json: byte 9: expected UTF-8, got 0xff"),
+        ('[{"id": 1}]'.encode("utf-16"), r"x.json: byte 0: expected UTF-8, got UTF-16"),
         (b"[]", r"no usable sample in .*x.json: no bad samples"),
         (b"[1, 2]", r"no usable sample in .*x.json: 2 bad samples \(2 no object\), the first: x.json\[0\]"),
         (b"[" * 100_000, r"x.json: byte 1: no sample can be read"),
@@ -170,3 +170,61 @@ def test_a_file_cut_anywhere_gives_whole_samples_or_says_why(tmp_path):
             assert at_a_line_end or data.tally.bad == {"broken JSON": 1}
             kept.append(len(answers))
         assert kept == sorted(kept) and set(kept) >= {1, 2}
+
+
+@pytest.mark.parametrize("lines", [False, True])
+def test_bytes_that_are_no_utf8_cost_only_their_sample(tmp_path, lines):
+    told = [talk("go", "a\u00e9", id="one"), talk("caf\u00e9", "b", id="two"), talk("go", "\u00e9c", id="three")]
+    raw = [
+        json.dumps(sample, ensure_ascii=False).encode("latin-1" if k == 1 else "utf-8") for k, sample in enumerate(told)
+    ]
+    (tmp_path / "x.json").write_bytes(b"\n".join(raw) if lines else b"[" + b", ".join(raw) + b"]")
+    data = Conversations([tmp_path / "x.json"])
+    assert [data[number].answer for number in range(len(data))] == ["a\u00e9", "\u00e9c"]
+    assert data.tally.bad == {"not UTF-8": 1} and data.tally.bad_names[0].startswith("x.json[1] two: not UTF-8")
+
+
+def test_half_a_character_in_an_escape_is_named(tmp_path):
+    file = write(
+        tmp_path / "x.json",
+        [talk("\ud800", "a", id="\ud801"), talk("go", "b"), talk("<image>", "c", image="\udc00.png")],
+    )
+    data = Conversations([file])
+    assert len(data) == 1 and data.tally.bad == {"not UTF-8": 1, "no image paths": 1}
+    "".join(data.tally.bad_names).encode()  # they can be printed
+
+
+@pytest.mark.parametrize(("path", "good"), [
+    ("a.png", True), ("x/../a.png", True), ("{root}/a.png", True),
+    ("../a.png", False), ("x/../../a.png", False), ("/a.png", False), ("{root}x/a.png", False),
+])  # fmt: skip
+@pytest.mark.parametrize("given", [False, True])
+def test_pictures_lie_below_the_root(tmp_path, path, good, given):
+    root = tmp_path / "pictures" if given else tmp_path
+    sample = talk("<image>", "a", image=path.format(root=root), id="one")
+    file = write(tmp_path / "x.json", [sample, talk("go", "b")])
+    data = Conversations([file], root if given else "")
+    assert len(data) == 1 + good
+    assert data.tally.bad == ({} if good else {"image outside the root": 1})
+
+
+def test_files_of_one_name_are_told_apart(tmp_path):
+    bad = [talk("go", "", id="one"), talk("go", "b")]
+    files = [write(tmp_path / folder / "x.json", bad) for folder in ("first", "second")]
+    data = Conversations(files)
+    assert data.tally.bad == {"empty answer": 2}
+    assert [name.split("[")[0] for name in data.tally.bad_names] == [str(file) for file in files]
+
+
+@pytest.mark.parametrize("text", [
+    "1.00,nan", "NaN", "(-inf,0.0)", "1.0,NAN,2.0", "infinity, 1.0", "velocity nan 0.0", "0.0 Infinity; plan",
+    "nan nan",
+])  # fmt: skip
+def test_numbers_that_are_none(tmp_path, text):
+    data = Conversations([write(tmp_path / "x.json", [talk("go", text), talk(text, "go"), talk("go", "b")])])
+    assert len(data) == 1 and data.tally.bad == {"not a number": 2}
+
+
+@pytest.mark.parametrize("text", ["my Nan is 80", "inform, info", "nano 5", "a nan bread", "banana, 1.0"])
+def test_words_that_look_like_no_numbers(tmp_path, text):
+    assert len(Conversations([write(tmp_path / "x.json", [talk(text, "b")])])) == 1

@@ -7,6 +7,7 @@ answers included, is its prompt. Whatever cannot be used is counted by reason an
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -21,8 +22,11 @@ from wamdiff2_core.model.prompt import IMAGE
 from wamdiff2_core.tasks import TASKS
 
 NAMES_KEPT = 1000
-# NaN or infinity where a number stands: between brackets, commas, a colon, or the ends of the text.
-_NOT_A_NUMBER = re.compile(r"(?:^|[(\[,:=])\s*[-+]?(?:nan|NaN|inf|Infinity)\s*(?:[,)\]]|$)")
+_NAN = r"[-+]?(?:nan|NaN|NAN|inf|Inf|INF|infinity|Infinity)"  # not Nan, which is a name
+# NaN or infinity where a number stands: between brackets, commas, a colon, or the ends of the text; or beside a number.
+_NOT_A_NUMBER = re.compile(
+    rf"(?:^|[(\[,:=])\s*{_NAN}\s*(?:[,)\]]|$)|(?:^|\s){_NAN}\s+(?:[-+]?\d|{_NAN}\b)|\d\s+{_NAN}(?!\w)"
+)
 
 
 class BadSample(DataError):
@@ -103,6 +107,7 @@ class Conversations:
         path = self.files[file]
         value = read(path, start, end)
         turns, images = checked(value)
+        _check_paths(images, self._root(path))
         return sample_of(self._name(file, entry, value), turns, images, answer, self._root(path), _task(value))
 
     def _places(self, file: int) -> list[tuple[int, int, int, int, int]]:
@@ -110,20 +115,26 @@ class Conversations:
         path, found, places = self.files[file], Scan(), []
         for entry in scan(path, found):
             try:
-                turns, _ = checked(entry.value)
+                turns, images = checked(entry.value)
+                _check_paths(images, self._root(path))
             except BadSample as error:
                 self.tally.add(self._name(file, entry.number, entry.value), error)
                 continue
             answers = [index for index, turn in enumerate(turns) if turn.speaker == "gpt"]
             places += [(file, entry.start, entry.end, entry.number, answer) for answer in answers]
         for broken in found.broken:
-            where = f"{path.name}[{broken.number}] at {broken.start}"
+            where = f"{self._called(file)}[{broken.number}] at {broken.start}"
             self.tally.add(where, BadSample("broken JSON", broken.reason))
         return places
 
     def _name(self, file: int, number: int, value: object) -> str:
         known = value.get("id") if isinstance(value, dict) else None
-        return f"{self.files[file].name}[{number}]" + (f" {known}"[:80] if known is not None else "")
+        return f"{self._called(file)}[{number}]" + (f" {_printable(known)}"[:80] if known is not None else "")
+
+    def _called(self, file: int) -> str:
+        """A file's name, with its folder where another one has the same name."""
+        path = self.files[file]
+        return path.name if sum(other.name == path.name for other in self.files) == 1 else str(path)
 
     def _root(self, path: Path) -> Path:
         return Path(self.image_root) if str(self.image_root) else path.parent
@@ -142,6 +153,8 @@ def checked(value: object) -> tuple[tuple[Turn, ...], tuple[str, ...]]:
     for turn in turns:
         if turn.speaker == "gpt" and not turn.text.strip() and task != "detect":  # no boxes is an answer
             raise BadSample("empty answer")
+        if not _encodes(turn.text):
+            raise BadSample("not UTF-8", f"half a character in {_printable(turn.text[:60])!r}")
         if _NOT_A_NUMBER.search(turn.text):
             raise BadSample("not a number", f"NaN or infinity in {turn.text[:80]!r}")
     images = _images(value.get("image"))
@@ -181,9 +194,27 @@ def _check_order(turns: tuple[Turn, ...]) -> None:
 
 def _images(value: object) -> tuple[str, ...]:
     listed = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(listed, list) or not all(isinstance(path, str) and path for path in listed):
-        raise BadSample("no image paths", f"expected a path or a list of paths, got {str(value)[:60]}")
+    if not isinstance(listed, list) or not all(isinstance(path, str) and path and _encodes(path) for path in listed):
+        raise BadSample("no image paths", f"expected a path or a list of paths, got {_printable(value)[:60]}")
     return tuple(listed)
+
+
+def _check_paths(images: Sequence[str], root: Path) -> None:
+    """Pictures lie below the root, whether their paths are relative or absolute; links may lead out of it."""
+    top = os.path.abspath(root)
+    for path in images:
+        full = os.path.abspath(os.path.join(top, path))
+        if os.path.commonpath([top, full]) != top:
+            raise BadSample("image outside the root", f"{path} is not below {top}; set image_root to a folder above it")
+
+
+def _encodes(text: str) -> bool:
+    """Bytes that are no UTF-8, and escapes of half a character, stand in texts as lone surrogates."""
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _printable(value: object) -> str:
+    return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _task(value: object) -> str | None:

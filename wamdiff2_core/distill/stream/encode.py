@@ -163,6 +163,8 @@ def answer_scaffolds(tokenizer: TextTokenizer, entry: dict) -> dict[str, tuple[t
 def load_picture(path: Path) -> np.ndarray:
     """(H, W, 3) uint8 RGB of an image file. Raises BadSample."""
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            raise BadSample("unreadable image", f"{path}: no regular file")
         with Image.open(io.BytesIO(path.read_bytes())) as image:
             return np.asarray(image.convert("RGB"))
     except FileNotFoundError as error:

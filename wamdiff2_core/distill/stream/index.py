@@ -77,12 +77,10 @@ def read(path: Path, start: int, end: int) -> object:
 
 
 def _text(raw: bytes, path: Path) -> str:
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if error.end >= len(raw) - 3 and "end of data" in error.reason:  # a copy that stopped inside a letter
-            return raw[: error.start].decode("utf-8")
-        raise DataError(f"{path}: byte {error.start}: expected UTF-8, got {raw[error.start]:#04x}") from error
+    """Bytes that are no UTF-8 become lone surrogates, so that only the samples that hold them are lost."""
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path}: byte 0: expected UTF-8, got UTF-16")
+    return raw.decode("utf-8", "surrogateescape")
 
 
 def _list(text: str, at: int, found: Scan) -> Iterator[Entry]:
@@ -131,8 +129,8 @@ def _in_bytes(walk: Iterator[Entry], text: str, shift: int) -> Iterator[Entry]:
         return
     character, byte = 0, shift
     for entry in walk:
-        start = byte + len(text[character : entry.start].encode())
-        character, byte = entry.end, start + len(text[entry.start : entry.end].encode())
+        start = byte + len(text[character : entry.start].encode("utf-8", "surrogateescape"))
+        character, byte = entry.end, start + len(text[entry.start : entry.end].encode("utf-8", "surrogateescape"))
         yield Entry(start, byte, entry.number, entry.value)
 
 
