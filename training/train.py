@@ -108,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     rank, several = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")) > 1
     try:
         checkpoint = train(arguments[0], arguments[1:])
-    except Wamdiff2Error as error:
+    except (Wamdiff2Error, OSError) as error:
         print(f"error{f' on rank {rank}' if several else ''}: {error}", file=sys.stderr, flush=True)
         return 1
     if rank == 0:

@@ -10,7 +10,7 @@ import torch
 from micro import micro_recipe
 
 from wamdiff2_core.distill.csv_file import GrowingCsv, read_csv
-from wamdiff2_core.distill.log import TrainLog
+from wamdiff2_core.distill.log import BAD, LOG, TrainLog
 from wamdiff2_core.distill.loss import Share
 from wamdiff2_core.distill.optimise import Clock
 from wamdiff2_core.distill.step import Losses
@@ -153,3 +153,26 @@ def test_without_the_package_a_recipe_may_not_ask_for_it(tmp_path, monkeypatch):
         TrainLog(tmp_path, recipe(tmp_path))
     sitting(tmp_path, 0, losses(1.0, plan_ar=(1.0, 1.0)), tensorboard=False)
     assert len(read_csv(tmp_path / "log.csv")) == 1
+
+
+def test_bad_samples_are_named_once_by_all_ranks_and_sittings(tmp_path, capsys):
+    chosen = recipe(tmp_path, tensorboard=False)
+    other = (Counter({"missing image": 1}), ["b: missing image: x.jpg", "a: torn"])
+
+    def both(mine):
+        return [mine, (dict(other[0]), other[1], 0)]
+
+    for _ in range(2):
+        source = SimpleNamespace(**{**vars(SOURCE), "bad": Counter(torn=1), "bad_names": ["a: torn"]})
+        with TrainLog(tmp_path, chosen, everyones=both) as log:
+            log.begin(0, source)
+            source.bad_names = [*source.bad_names, *(f"c{number}: torn" for number in range(9))]
+            source.bad = Counter(torn=12)  # two more than it has names for
+            log.add(losses(1.0, plan_ar=(1.0, 1.0)))
+            log.write(Clock(chosen, 1), 0.1, source)
+    lines = ["a: torn", "b: missing image: x.jpg", *(f"c{number}: torn" for number in range(9))]
+    assert (tmp_path / BAD).read_text().splitlines() == lines
+    told = capsys.readouterr().out
+    assert "2 bad samples, not trained on (1 torn, 1 missing image); 2 so far:\n  a: torn\n  b: missing" in told
+    assert "9 bad samples, not trained on (9 torn); 13 so far:" in told and f"... 4 more in {tmp_path / BAD}" in told
+    assert told.count("not trained on") == 2 and read_csv(tmp_path / LOG)[-1]["bad"] == "13"

@@ -17,7 +17,7 @@ from stream_files import as_kind, mixed_file
 from wamdiff2_core import load_model
 from wamdiff2_core.distill import checkpoint
 from wamdiff2_core.distill.recipe import Recipe
-from wamdiff2_core.distill.trainer import Trainer
+from wamdiff2_core.distill.trainer import DivergedError, Trainer
 from wamdiff2_core.errors import CheckpointError
 
 STEPS = 6
@@ -179,3 +179,56 @@ def test_a_state_of_something_else_is_refused(ring, tmp_path):
         with pytest.raises(CheckpointError, match="expected the state"):
             trainer.resume()
     trainer.source.close()
+
+
+def test_another_recipe_does_not_go_on_in_this_folder(micro_folder, shard_root, tmp_path, capsys):
+    values = {"init": str(micro_folder), "data": [str(shard_root)], "max_steps": 2}
+    Trainer(recipe_of(tmp_path, **values)).run()
+    with pytest.raises(
+        CheckpointError, match="here is the run of recipe micro, step 2; .* for recipe other: set another"
+    ):
+        Trainer(recipe_of(tmp_path, **values, name="other")).run()
+    capsys.readouterr()
+    Trainer(recipe_of(tmp_path, **values, log_every=2)).run()
+    assert f"{tmp_path}/state.pt: step 2, this run is at its end\n" in capsys.readouterr().out
+    Trainer(recipe_of(tmp_path, **{**values, "max_steps": 3}, lr=1e-4)).run()
+    said = "step 2, going on; settings that are others now: max_steps: 2, now 3; lr: 0.004, now 0.0001\n"
+    assert said in capsys.readouterr().out
+    assert checkpoint.load_state(tmp_path / "state.pt")["step"] == 3
+
+
+def test_weights_that_are_no_numbers_are_not_saved(micro_folder, shard_root, tmp_path):
+    values = {"init": str(micro_folder), "data": [str(shard_root)], "save_minutes": 0.0, "log_every": 100}
+    Trainer(recipe_of(tmp_path, **values, max_steps=2)).run()
+    before = (tmp_path / "state.pt").read_bytes()
+    trainer = Trainer(recipe_of(tmp_path, **values, max_steps=4))
+    backward = trainer.backward
+
+    def broken():
+        losses = backward()
+        next(trainer.model.parameters()).grad.fill_(float("nan"))
+        return losses
+
+    trainer.backward = broken
+    with pytest.raises(DivergedError, match="step 3: a weight is no longer a number; .*state.pt is from before"):
+        trainer.run()
+    assert (tmp_path / "state.pt").read_bytes() == before
+    assert all(torch.isfinite(weight).all() for weight in load_model(tmp_path / "checkpoint").model.parameters())
+
+
+def test_a_state_of_another_size_of_model(micro_folder, shard_root, tmp_path):
+    values = {"init": str(micro_folder), "data": [str(shard_root)], "max_steps": 2}
+    Trainer(recipe_of(tmp_path, **values)).run()
+    state = checkpoint.load_state(tmp_path / "state.pt")
+    name = next(iter(state["model"]))
+    checkpoint.save_state({**state, "model": {**state["model"], name: torch.zeros(3)}}, tmp_path / "state.pt")
+    with pytest.raises(CheckpointError, match="expected the state .* of a run that trains this model"):
+        Trainer(recipe_of(tmp_path, **values)).run()
+
+
+def test_where_nothing_can_be_written(micro_folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="state.pt could not be written: .*; nothing was saved here before"):
+        checkpoint.save_state({}, tmp_path / "file" / "state.pt")
+    with pytest.raises(CheckpointError, match="checkpoint could not be written: "):
+        checkpoint.save_folder(load_model(micro_folder).model, micro_folder, tmp_path / "file" / "checkpoint")

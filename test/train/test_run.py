@@ -15,7 +15,7 @@ from wamdiff2_core.distill.data import Feeder, Ring, find_shards, wait_for
 from wamdiff2_core.distill.recipe import load_recipe, make_recipe
 from wamdiff2_core.distill.samples import DataSpec, Encoder, read_shard
 from wamdiff2_core.distill.trainer import Trainer, run_recipe
-from wamdiff2_core.errors import ConfigError, DataError
+from wamdiff2_core.errors import CheckpointError, ConfigError, DataError
 
 PHASES = [{"until": 1.0, "blocks": {4: 0.5, 32: 0.5}}]
 
@@ -66,8 +66,9 @@ def test_a_failed_save_leaves_the_old_checkpoint(micro_folder, tmp_path, monkeyp
         raise OSError("disk full")
 
     monkeypatch.setattr(checkpoint, "save_file", broken)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(CheckpointError, match="checkpoint could not be written: disk full; what was saved"):
         checkpoint.save_folder(model, micro_folder, target)
+    assert [path.name for path in target.parent.iterdir()] == ["checkpoint"]  # half a checkpoint would fill the disk
     assert {path.name: path.read_bytes() for path in target.iterdir()} == before
 
 

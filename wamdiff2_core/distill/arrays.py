@@ -11,7 +11,7 @@ import numpy as np
 
 from wamdiff2_core.errors import ConfigError
 
-NAMES_KEPT = 5
+NAMES_KEPT = 1000
 
 Zeros = Callable[[tuple[int, ...], Any], np.ndarray]  # shape, dtype
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -10,6 +11,7 @@ import uuid
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
@@ -90,22 +92,39 @@ def replace_folder(new: Path, target: Path) -> None:
 
 def save_folder(model: nn.Module, source: Path, target: Path, state: dict[str, torch.Tensor] | None = None) -> None:
     """Write a checkpoint folder atomically: weights and config of `model`, tokenizer and side files from `source`."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     new = target.with_name(f".{target.name}.new-{uuid.uuid4().hex[:8]}")
-    new.mkdir()
-    for name in SIDE_FILES:
-        if (source / name).exists():
-            shutil.copy2(source / name, new / name)
-    save_weights(model, new, state)
-    replace_folder(new, target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        new.mkdir()
+        for name in SIDE_FILES:
+            if (source / name).exists():
+                shutil.copy2(source / name, new / name)
+        save_weights(model, new, state)
+        replace_folder(new, target)
+    except (OSError, SafetensorError) as error:
+        raise not_written(target, error) from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)  # half a checkpoint helps nobody, least of all a full disk
 
 
 def save_state(state: dict, path: Path) -> None:
     """Write training state atomically: a killed run finds the last whole file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
-    torch.save(state, new)
-    os.replace(new, path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(state, new)
+        os.replace(new, path)
+    except (OSError, RuntimeError) as error:  # torch's writer says RuntimeError for a full disk
+        with contextlib.suppress(OSError):
+            new.unlink(missing_ok=True)
+        raise not_written(path, error) from error
+
+
+def not_written(path: Path, error: BaseException) -> CheckpointError:
+    """What could not be written, why, and what stands there now."""
+    stands = "what was saved before still stands" if path.exists() else "nothing was saved here before"
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return CheckpointError(f"{path} could not be written: {reason}; {stands}")
 
 
 def load_state(path: Path) -> dict:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from wamdiff2_core.distill.arrays import DataSpec, Frames, TaskArrays
+from wamdiff2_core.distill.arrays import NAMES_KEPT, DataSpec, Frames, TaskArrays
 from wamdiff2_core.distill.augment import jitter, to_patches
 from wamdiff2_core.distill.feeder import Feeder, find_shards, tensor
 from wamdiff2_core.distill.layout import Rows
@@ -76,7 +76,7 @@ class Ring:
     def write(self, frames: Frames) -> None:
         """Copy frames in behind the newest one; ordered with the batches drawn, since both use the current stream."""
         self.bad.update(frames.bad)
-        self.bad_names = (self.bad_names + frames.bad_names)[:20]
+        self.bad_names = (self.bad_names + frames.bad_names)[:NAMES_KEPT]
         taken = 0
         while taken < frames.count:
             start = self.seen % self.capacity

@@ -42,6 +42,7 @@ class Feeder:
         self.folders, self.spec, self.workers, self.follow, self.holdout = folders, spec, workers, follow, holdout
         self.share = share
         self.found = self.taken = 0  # shards known of, and shards that `poll` gave away
+        self.alike = False  # all ranks read the same shards
         self._ready: Queue[Frames] = Queue(maxsize=8)
         self._stop = threading.Event()
         self._error: BaseException | None = None
@@ -120,7 +121,8 @@ class Feeder:
         rank, ranks = self.share
         if self.follow:  # places in the list change as shards come
             return [path for path in found if (_number(path) or 0) % ranks == rank]
-        return found[rank::ranks] if len(found) >= ranks else found
+        self.alike = ranks > 1 and len(found) < ranks
+        return found if self.alike else found[rank::ranks]
 
     def _hand_over(self, frames: Frames) -> None:
         if self.follow:  # training goes on meanwhile

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from rich.console import Console
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from wamdiff2_core.distill.optimise import Clock
     from wamdiff2_core.distill.sources import Source
 
-LOG, EVALUATION, BOARD = "log.csv", "evaluation.csv", "tensorboard"
+LOG, EVALUATION, BOARD, BAD = "log.csv", "evaluation.csv", "tensorboard", "bad_samples.txt"
 TOTAL, COUNT = " total", " count"  # of sums of a part
-PARTS = tuple(f"{task}_{kind}" for task in TASKS for kind in KINDS)  # those that plots and readers know
+GROUPS = (*TASKS, "answers")  # streams have all tasks in one
+PARTS = tuple(f"{task}_{kind}" for task in GROUPS for kind in KINDS)  # those that plots and readers know
+BAD_SHOWN = 5  # names of bad samples that are printed at a time; all are in the file
 
 
 class Totals:
@@ -66,11 +69,58 @@ class Totals:
         return means
 
 
+class BadSamples:
+    """What could not be used, on all ranks and in all sittings: each counted once, and named in a file that grows.
+
+    everyones: see TrainLog; writes: is this rank 0?
+    """
+
+    def __init__(self, path: Path, everyones: Callable[[Any], list[Any]], writes: bool) -> None:
+        self.path, self._everyones, self._writes = path, everyones, writes
+        self._sent = self._unnamed = 0
+        self._known: set[str] | None = None  # lines of the file
+
+    @property
+    def count(self) -> int:
+        return len(self._known or ()) + self._unnamed
+
+    def news(self, source: Source) -> str:
+        """Look at all sources; what is new in the file, "" where nothing is. All ranks call."""
+        names, self._sent = source.bad_names[self._sent :], len(source.bad_names)
+        told = self._everyones((dict(source.bad), names, sum(source.bad.values()) - self._sent))
+        if not self._writes:
+            return ""
+        if self._known is None:
+            self._known = set(self.path.read_text("utf-8").splitlines()) if self.path.exists() else set()
+        self._unnamed = sum(unnamed for _, _, unnamed in told)  # sources keep only so many names
+        lines = dict.fromkeys(" ".join(name.splitlines()) for _, some, _ in told for name in some)
+        found = [line for line in lines if line not in self._known]
+        if not found:
+            return ""
+        self._known.update(found)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in found)
+        return self._said(found, {reason for bad, _, _ in told for reason in bad})
+
+    def _said(self, found: Sequence[str], reasons: set[str]) -> str:
+        why = Counter(max((r for r in reasons if f": {r}" in line), key=len, default="other") for line in found)
+        parts = ", ".join(f"{count} {reason}" for reason, count in why.most_common())
+        more = [f"  ... {len(found) - BAD_SHOWN} more in {self.path}"] if len(found) > BAD_SHOWN else []
+        head = f"{len(found)} bad samples, not trained on ({parts}); {self.count} so far:"
+        return "\n".join([head, *(f"  {line}" for line in found[:BAD_SHOWN]), *more])
+
+
 class TrainLog:
-    """The log of one sitting. rank: of this process; only 0 writes and speaks. reduce: sums over processes."""
+    """The log of one sitting. rank: of this process; only 0 writes and speaks. reduce: sums over processes; everyones:
+    each process' value, on rank 0 (elsewhere nothing)."""
 
     def __init__(
-        self, out: Path, recipe: Recipe, rank: int = 0, reduce: Callable[[Tensor], Tensor] = lambda values: values
+        self,
+        out: Path,
+        recipe: Recipe,
+        rank: int = 0,
+        reduce: Callable[[Tensor], Tensor] = lambda values: values,
+        everyones: Callable[[Any], list[Any]] = lambda value: [value],
     ) -> None:
         self.recipe, self.out, self.path = recipe, out, out / LOG
         self._speaks, self._reduce = rank == 0, reduce
@@ -81,6 +131,7 @@ class TrainLog:
         self._job: TaskID | None = None
         self._csv, self._evaluations = GrowingCsv(self.path), GrowingCsv(out / EVALUATION)
         self._board: Board | None = None
+        self._bad = BadSamples(out / BAD, everyones, self._speaks)
         if recipe.tensorboard and self._speaks:
             require_tensorboard()
 
@@ -105,9 +156,9 @@ class TrainLog:
             if self.recipe.tensorboard:
                 self._board = Board(self.out / BOARD, step)
                 self._board.text("recipe", _as_text(self.recipe))
-        bad = sum(source.bad.values())
-        named = f" ({'; '.join(source.bad_names[:5])})" if source.bad_names else ""
-        self._say(f"{self.recipe.name}: step {step}, {source.filled} frames, {bad} bad{named}")
+        told = self._bad.news(source)
+        self._say(f"{self.recipe.name}: step {step}, {source.filled} frames, {self._bad.count} bad")
+        self._tell(told)
         self._since = time.monotonic()
 
     def add(self, losses: Losses) -> None:
@@ -119,6 +170,7 @@ class TrainLog:
         if not self._totals.steps:
             return 0.0
         means = self._totals.take(self._reduce)
+        self._tell(self._bad.news(source))
         took = max(1e-9, time.monotonic() - self._since)
         self._since = time.monotonic()
         if self._speaks:
@@ -128,7 +180,7 @@ class TrainLog:
     def _keep(self, clock: Clock, lr: float, source: Source, means: dict[str, float], took: float) -> None:
         parts = {name: round(value, 5) for name, value in means.items() if name not in ("loss", "tokens", "rows")}
         speed = {"tokens_per_s": round(means["tokens"] / took), "rows_per_s": round(means["rows"] / took, 1)}
-        data = {"frames": source.filled, "frames_seen": source.seen, "bad": sum(source.bad.values())}
+        data = {"frames": source.filled, "frames_seen": source.seen, "bad": self._bad.count}
         memory = {"memory_gb": _memory_gb(source.device)}
         loss = round(means["loss"], 5)
         head = {"step": clock.step, "seconds": round(clock.seconds, 1), "progress": round(clock.progress, 4)}
@@ -165,6 +217,11 @@ class TrainLog:
         if self._job is not None:
             self._bar.update(self._job, completed=clock.progress, said=said)
         self._say(f"[{clock.seconds:7.1f} s {100 * clock.progress:5.1f}%] {said}")
+
+    def _tell(self, bad: str) -> None:
+        """Of samples that could not be used; over the progress bar, too."""
+        if bad and self._speaks:
+            self._bar.console.print(bad, highlight=False, markup=False) if self._terminal else print(bad, flush=True)
 
     def _say(self, text: str) -> None:
         if self._speaks and not self._terminal:

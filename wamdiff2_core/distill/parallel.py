@@ -65,7 +65,7 @@ class Team:
                 f"recipe {recipe.name}: parallel is none, but torchrun started {world} processes; "
                 "expected parallel=ddp or parallel=fsdp"
             )
-        device = torch.device(recipe.device)
+        device = device_of(recipe)
         if world > 1 and device.type == "cuda":
             if device.index is not None:
                 raise ConfigError(
@@ -106,6 +106,11 @@ class Team:
         told = torch.tensor(value, dtype=torch.float64)
         dist.broadcast(told, 0)
         return float(told)
+
+    def agree_finite(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether all values of all ranks' shares are finite."""
+        wrong = torch.stack([(~torch.isfinite(local(one.detach()).sum())).float() for one in tensors]).sum()
+        return not float(self.total(wrong))
 
     def wait(self) -> None:
         """Until all ranks are here."""
@@ -175,6 +180,22 @@ class Team:
         """`function` with all weights of `model` outside its layers at hand. Its result is a tuple; under fsdp the
         tensors in it that take part in backward must stand there themselves, not inside other objects."""
         return function if self.mesh is None else partial(model.run_sharded, function)
+
+
+def device_of(recipe: Recipe) -> torch.device:
+    """The recipe's device. ConfigError where there is none of this name, or not on this machine."""
+    try:
+        device = torch.device(recipe.device)
+    except RuntimeError as error:
+        raise ConfigError(f"recipe {recipe.name}: device: expected cpu or cuda, got {recipe.device!r}") from error
+    if device.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (device.index or 0) >= count:
+            raise ConfigError(
+                f"recipe {recipe.name}: device {recipe.device}: this machine has {count} CUDA devices that torch can "
+                "use; device=cpu bf16=false capture=false runs without"
+            )
+    return device
 
 
 _ENVIRONMENT = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}  # as torchrun sets them

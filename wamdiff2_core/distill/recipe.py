@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 import typing
 from dataclasses import dataclass, field, fields
@@ -140,17 +141,27 @@ Check = tuple[bool, str]
 
 def _number_checks(recipe: Recipe) -> list[Check]:
     positive = ("lr", "vision_lr", "clip", "temperature", "wait_s")
-    whole = ("frames_per_step", "ring_frames", "min_frames", "log_every", "accumulate", "max_tokens", "noisy_copies")
-    natural = ("max_steps", "warmup_steps", "teacher_block_size", "top_k", "on_policy_every", "chunk_tokens", "workers")
-    losses = ("ar_weight", "ce_weight", "distill_weight", "fill_weight", "merger_lr", "weight_decay")
-    weights = (*losses, "augment", "free_share")
+    batches = ("frames_per_step", "ring_frames", "min_frames", "accumulate", "max_tokens", "noisy_copies")
+    whole = (*batches, "log_every", "evaluate_frames", "evaluate_routes")
+    steps = ("max_steps", "warmup_steps", "teacher_block_size", "top_k", "on_policy_every", "chunk_tokens", "workers")
+    natural = (*steps, "seed", "holdout", "threads")
+    losses = ("ar_weight", "ce_weight", "distill_weight", "fill_weight", "merger_lr", "final_lr", "weight_decay")
+    weights = (*losses, "augment", "max_minutes", "save_minutes", "evaluate_minutes")
+    shares = ("ordered_share", "free_share")
     return [
         *((getattr(recipe, name) <= 0, f"{name} must be positive") for name in positive),
         *((getattr(recipe, name) < 1, f"{name}: at least 1") for name in whole),
         *((getattr(recipe, name) < 0, f"{name} must not be negative") for name in (*natural, *weights)),
         (not 0.0 <= recipe.ema < 1.0, f"ema: expected 0 <= ema < 1, got {recipe.ema}"),
         (not 0.0 < recipe.t_min < 1.0, f"t_min: expected a value within (0, 1), got {recipe.t_min}"),
-        (not 0.0 <= recipe.ordered_share <= 1.0, f"ordered_share: expected a share, got {recipe.ordered_share}"),
+        *(
+            (not 0.0 <= getattr(recipe, name) <= 1.0, f"{name}: expected 0 to 1, got {getattr(recipe, name)}")
+            for name in shares
+        ),
+        (
+            not all(0.0 <= beta < 1.0 for beta in recipe.betas),
+            f"betas: expected 0 <= beta < 1, got {', '.join(map(str, recipe.betas))}",
+        ),
         (not recipe.max_steps and not recipe.max_minutes, "max_steps or max_minutes must be set"),
     ]
 
@@ -163,8 +174,10 @@ def _choice_checks(recipe: Recipe) -> list[Check]:
             for name, known in CHOICES.items()
         ),
         (
-            set(recipe.task_weights) != set(TASKS) or max(recipe.task_weights.values(), default=0.0) <= 0.0,
-            f"task_weights: expected {', '.join(TASKS)}, one of them positive; got {dict(recipe.task_weights)}",
+            set(recipe.task_weights) != set(TASKS)
+            or max(recipe.task_weights.values(), default=0.0) <= 0.0
+            or min(recipe.task_weights.values(), default=0.0) < 0.0,
+            f"task_weights: expected {', '.join(TASKS)}, none negative, one positive; got {dict(recipe.task_weights)}",
         ),
     ]  # fmt: skip
 
@@ -176,7 +189,10 @@ def _stage_checks(recipe: Recipe) -> list[Check]:
             any(not p.blocks or min(p.blocks) < 1 or min(p.blocks.values()) <= 0 for p in recipe.phases),
             "phases: each needs blocks {size: share} with sizes of at least 1 and positive shares",
         ),
-        (bool(ends) and (ends[-1] < 1.0 or ends != sorted(ends)), "phases: `until` must grow and end at 1.0"),
+        (
+            bool(ends) and (ends[-1] != 1.0 or ends[0] <= 0.0 or ends != sorted(set(ends))),
+            f"phases: `until` must grow and end at 1.0, got {', '.join(map(str, ends))}",
+        ),
         (
             any(len(p.blocks) > MOST_BLOCK_SIZES for p in recipe.phases),
             f"phases: at most {MOST_BLOCK_SIZES} block sizes in one phase",
@@ -186,6 +202,7 @@ def _stage_checks(recipe: Recipe) -> list[Check]:
             bool(recipe.teacher) and not recipe.phases,
             "a teacher needs phases: the divergence is taken at masked tokens",
         ),
+        *_teacher_checks(recipe),
         (
             bool(recipe.phases) and recipe.ce_weight + recipe.distill_weight <= 0,
             "ce_weight or distill_weight must be positive in a stage with phases",
@@ -197,6 +214,7 @@ def _stage_checks(recipe: Recipe) -> list[Check]:
         (recipe.capture and not recipe.device.startswith("cuda"), "capture needs a CUDA device"),
         (recipe.capture and recipe.parallel != "none", "capture works in one process: parallel must be none"),
         (recipe.capture and recipe.source != "ring", "capture needs batches of one shape: source must be ring"),
+        (recipe.capture and recipe.chunk_tokens > 0, "capture and chunk_tokens exclude each other: chunks are counted"),
         (recipe.source == "stream" and not recipe.files, "a stream needs files"),
         (recipe.source == "stream" and recipe.ordered_share > 0, "ordered_share: streams have no scaffold ranks"),
         (recipe.source == "stream" and bool(recipe.answers), "answers: for a ring of frames only (source=ring)"),
@@ -213,13 +231,32 @@ def _stage_checks(recipe: Recipe) -> list[Check]:
     ]
 
 
+def _teacher_checks(recipe: Recipe) -> list[Check]:
+    """A teacher's block must begin where a student's does: else it lacks tokens that the student sees clean."""
+    mine, sizes = recipe.teacher_block_size, sorted({size for phase in recipe.phases for size in phase.blocks})
+    if not recipe.teacher or not mine or not sizes:
+        return []
+    torn = [size for size in sizes if size > mine and size % mine]
+    return [
+        (
+            mine > sizes[-1],
+            f"teacher_block_size: expected at most the student's largest block of {sizes[-1]}, got {mine}",
+        ),
+        (
+            bool(torn),
+            f"teacher_block_size: expected a divisor of the student's larger blocks, {mine} does not divide "
+            f"{', '.join(map(str, torn))}",
+        ),
+    ]
+
+
 def load_recipe(path: Path | str, overrides: typing.Sequence[str] = ()) -> Recipe:
     """Read a YAML recipe and apply `key=value` overrides (values in YAML notation). Unknown keys and wrong types
     are errors.
     """
     try:
-        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+        values = yaml.load(Path(path).read_text(encoding="utf-8"), _OnceEach)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"recipe {path}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"recipe {path}: expected key: value lines")
@@ -227,8 +264,22 @@ def load_recipe(path: Path | str, overrides: typing.Sequence[str] = ()) -> Recip
         key, equals, text = override.partition("=")
         if not equals:
             raise ConfigError(f"override {override!r}: expected key=value")
-        values[key] = yaml.safe_load(text) if text else ""
+        try:
+            values[key] = yaml.safe_load(text) if text else ""
+        except yaml.YAMLError as error:
+            raise ConfigError(f"override {override!r}: expected a value in YAML notation: {error}") from error
     return make_recipe(values)
+
+
+class _OnceEach(yaml.SafeLoader):
+    """Refuses a key that stands twice in a mapping: YAML would silently take the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = [key for number, key in enumerate(keys) if key in keys[:number]]
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def make_recipe(values: dict) -> Recipe:
@@ -256,9 +307,12 @@ def _convert(key: str, kind: typing.Any, value: typing.Any) -> typing.Any:
         return {_convert(key, inner[0], k): _convert(key, inner[1], v) for k, v in value.items()}
     if kind is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
-            return float(value)
-        except ValueError as error:
+            number = float(value)
+        except (ValueError, OverflowError) as error:
             raise ConfigError(f"recipe: {key}: expected a number, got {value!r}") from error
+        if not math.isfinite(number):
+            raise ConfigError(f"recipe: {key}: expected a finite number, got {value!r}")
+        return number
     if isinstance(kind, type) and not isinstance(kind, types.GenericAlias) and type(value) is kind:
         return value
     raise ConfigError(f"recipe: {key}: expected {getattr(kind, '__name__', kind)}, got {value!r}")

@@ -18,10 +18,16 @@ from torch import Tensor, nn
 from wamdiff2_core.distill.checkpoint import load_state, save_state
 from wamdiff2_core.distill.optimise import Averages, Clock
 from wamdiff2_core.distill.parallel import Team, branch, collected, sharded_as
+from wamdiff2_core.distill.recipe import Recipe
 from wamdiff2_core.distill.sources import Source
 from wamdiff2_core.errors import CheckpointError
 
 FORMAT = 2
+# Settings that may change between two sittings without a word: they change nothing of what is learnt.
+SILENT = {
+    *("name", "out", "device", "workers", "threads", "wait_s", "log_every", "save_minutes", "tensorboard"),
+    *("evaluate", "evaluate_minutes", "evaluate_data", "evaluate_frames", "evaluate_routes", "evaluate_decoding"),
+}
 
 
 @dataclass(frozen=True)
@@ -47,18 +53,28 @@ class RunState:
             "averages": None if self.averages is None else collected(self.averages.named(), leads),
             "step": self.clock.step,
             "spent_s": self.clock.seconds,
+            "recipe": _said(self.clock.recipe),
             "ranks": ranks,
         }
         if leads:
             save_state(state, path)
         self.team.wait()
 
-    def load(self, path: Path) -> None:
-        """Raises CheckpointError when the file is not of this model."""
+    def load(self, path: Path) -> list[str]:
+        """Settings of the recipe that were others when it was saved, as "lr: 0.001, now 0.01".
+
+        Raises CheckpointError when the file is not of this model, or of a recipe of another name.
+        """
         state = load_state(path)
         weights = dict(self.model.named_parameters())
-        if state.get("format") != FORMAT or set(state["model"]) != set(weights):
+        if state.get("format") != FORMAT or _shapes(state["model"]) != _shapes(weights):
             raise CheckpointError(f"{path}: expected the state (format {FORMAT}) of a run that trains this model")
+        before, now = state.get("recipe"), _said(self.clock.recipe)
+        if before is not None and before["name"] != now["name"]:
+            raise CheckpointError(
+                f"{path}: here is the run of recipe {before['name']}, step {state['step']}; expected a folder of its "
+                f"own for recipe {now['name']}: set another out, or remove that run"
+            )
         with torch.no_grad():
             for name, weight in weights.items():
                 weight.copy_(sharded_as(state["model"][name], weight))
@@ -67,6 +83,7 @@ class RunState:
         if self.averages is not None:
             self.averages.load(state["averages"])
         self._take_own(state["ranks"])
+        return _changed(before, now)
 
     def _moments(self) -> dict[str, Tensor]:
         """What the optimiser keeps of each weight, as "weight/what"."""
@@ -111,3 +128,17 @@ class RunState:
             mine = ranks[0]
             branch(self.generator, mine["generator"], self.team.rank)
         self.source.restore(mine["source"])
+
+
+def _said(recipe: Recipe) -> dict[str, str]:
+    """The recipe's settings as texts."""
+    return {name: str(value) for name, value in vars(recipe).items()}
+
+
+def _changed(before: Mapping[str, str] | None, now: Mapping[str, str]) -> list[str]:
+    names = [name for name in now if name not in SILENT and before is not None and name in before]
+    return [f"{name}: {before[name]}, now {now[name]}" for name in names if before and before[name] != now[name]]
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}

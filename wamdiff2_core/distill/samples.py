@@ -64,8 +64,9 @@ class Encoder:
         self.merge = form.merge_size
         self.image_id = self.tokenizer.control("<|image_pad|>")
         self.given: dict[str, np.ndarray] = {}
+        self.allowed: dict[str, tuple[tuple[int, ...] | None, ...]] = {}
         for task in TASKS:
-            allowed = _ALLOWED[task](self.tokenizer) or ()
+            self.allowed[task] = allowed = _ALLOWED[task](self.tokenizer) or ()
             room = np.zeros(spec.answer_room[task], np.bool_)
             for place, ids in enumerate(allowed[: len(room)]):
                 room[place] = ids is not None and len(ids) == 1
@@ -86,6 +87,9 @@ class Encoder:
             raise DataError(f"{task} prompt longer than {room} tokens")
         if len(reply) > space + (task == "detect"):  # the end token behind a full list of boxes is given, not learnt
             raise DataError(f"{task} answer longer than {space} tokens")
+        for place, (token, may) in enumerate(zip(reply, self.allowed[task])):
+            if may is not None and token not in may:
+                raise DataError(f"{task} answer not in the fixed format: token {place} of {answer[:40]!r}")
         number = int(arrays.rows[frame])
         prefix, start = self.prefix(ids[: prompt.images_end])
         rest = np.arange(start, start + len(ids) - prompt.images_end, dtype=np.int16)
@@ -133,7 +137,10 @@ def read_shard(folder: Path, encoder: Encoder, zeros: Zeros = np.zeros) -> Frame
         samples = []
     for sample in samples if isinstance(samples, list) else []:
         try:
-            by_images.setdefault(tuple(sample["image"]), []).append(sample)
+            paths = tuple(sample["image"])
+            if not all(isinstance(path, str) for path in paths):
+                raise TypeError("paths are texts")
+            by_images.setdefault(paths, []).append(sample)
         except (KeyError, TypeError):
             frames.note("no image list", f"{folder.name}/{_name(sample)}")
     groups = spec.groups()
@@ -162,11 +169,11 @@ def _read_frame(
 ) -> bool:
     """Write one frame at index `at`; False (and a note) when its images or all of its conversations are unusable."""
     try:
-        images = [
-            _image(os.path.join(folder, path), size) for path, size in zip(paths, encoder.spec.sizes, strict=True)
-        ]
+        if len(paths) != len(encoder.spec.sizes):
+            raise DataError(f"{len(paths)} images, expected {len(encoder.spec.sizes)}")
+        images = [_image(_inside(folder, path), size) for path, size in zip(paths, encoder.spec.sizes, strict=True)]
     except (DataError, ValueError) as error:
-        frames.note(str(error) if isinstance(error, DataError) else f"{len(paths)} images", f"{folder.name}/{paths[0]}")
+        frames.note(str(error)[:120], f"{folder.name}/{paths[0] if paths else ''}")
         return False
     for arrays in frames.tasks.values():
         arrays.rows[at] = 0
@@ -194,6 +201,17 @@ def _add(frames: Frames, at: int, sample: dict, encoder: Encoder, rng: np.random
         while arrays.rows[at] < rows:
             other = varied(text, encoder.spec, rng, last=int(arrays.rows[at]) == rows - 1)
             encoder.row(arrays, at, task, human_text(other, len(encoder.image_tokens)), answer)
+
+
+def _inside(folder: Path, path: str) -> str:
+    """The path of a shard's picture, which lies below its folder."""
+    top = os.path.abspath(folder)
+    full = os.path.abspath(os.path.join(top, path))
+    if os.path.commonpath([top, full]) != top:
+        raise DataError("image outside the shard")
+    if os.path.exists(full) and not os.path.isfile(full):  # reading a pipe would wait for ever
+        raise DataError("unreadable image (no regular file)")
+    return full
 
 
 def _image(path: str, size: tuple[int, int]) -> np.ndarray:
@@ -224,4 +242,5 @@ def _pillow(data: bytes) -> np.ndarray:
 
 
 def _name(sample: object) -> str:
-    return str(sample.get("id", "?")) if isinstance(sample, dict) else repr(sample)[:40]
+    name = str(sample.get("id", "?")) if isinstance(sample, dict) else repr(sample)
+    return name[:80].encode("utf-8", "backslashreplace").decode("utf-8")

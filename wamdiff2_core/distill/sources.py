@@ -24,7 +24,8 @@ from wamdiff2_core.model.images import ImageFormat
 class Source(Protocol):
     """image_tokens: of one frame where all have equally many, else 0. state / restore: the place in the data.
 
-    filled, seen: samples or frames at hand and taken in so far; bad, bad_names: what could not be used.
+    filled, seen: samples or frames at hand and taken in so far; bad, bad_names: what could not be used (by one
+    rank, where several meet the same).
     """
 
     @property
@@ -152,11 +153,15 @@ class RingSource:
 
     @property
     def bad(self) -> Counter[str]:
-        return self.ring.bad
+        return Counter() if self._told_by_another else self.ring.bad
 
     @property
     def bad_names(self) -> list[str]:
-        return self.ring.bad_names
+        return [] if self._told_by_another else self.ring.bad_names
+
+    @property
+    def _told_by_another(self) -> bool:
+        return self.feeder.alike and self.rank > 0
 
     @property
     def generators(self) -> list[torch.Generator]:

@@ -126,7 +126,7 @@ class Trainer:
         """Train to the end of the recipe, going on from `out`/state.pt if there is one."""
         self.source.fill()
         self.resume()
-        with TrainLog(self.out, self.recipe, self.team.rank, self.team.total) as log:
+        with TrainLog(self.out, self.recipe, self.team.rank, self.team.total, self.team.everyones) as log:
             self._loop(log)
             self.save()
             self._evaluate(log)
@@ -231,14 +231,20 @@ class Trainer:
 
     def _check(self, loss: float) -> None:
         if not math.isfinite(loss):
-            raise DivergedError(
-                f"step {self.clock.step}: loss {loss}; start again from {self.out}/state.pt with a smaller lr"
-            )
+            raise DivergedError(f"step {self.clock.step}: loss {loss}{self._way_back()}")
+
+    def _way_back(self) -> str:
+        """What is left of a run that diverged: whatever was saved was sound."""
+        saved = self.out / "state.pt"
+        where = f"{saved} is from before: the same command goes on from there" if saved.exists() else "start again"
+        return f"; {where}, with a smaller lr"
 
     def save(self) -> None:
         """The averaged weights as a checkpoint folder, and all that resuming needs; each appears whole or not at
         all. All ranks call it.
         """
+        if not self.team.agree_finite(self.model.parameters()):
+            raise DivergedError(f"step {self.clock.step}: a weight is no longer a number{self._way_back()}")
         weights = self.averages.named() if self.averages is not None else None
         self.student.save(self.checkpoint, weights, self.team)
         self.state.save(self.out / "state.pt")
@@ -248,8 +254,16 @@ class Trainer:
         path = self.out / "state.pt"
         there = path.exists()
         if there:
-            self.state.load(path)
+            changed = self.state.load(path)
+            if self.team.leads:
+                print(_gone_on_with(path, self.clock, changed), flush=True)
         return there
+
+
+def _gone_on_with(path: Path, clock: Clock, changed: Sequence[str]) -> str:
+    done = clock.progress >= 1.0
+    head = f"{path}: step {clock.step}, {'this run is at its end' if done else 'going on'}"
+    return f"{head}; settings that are others now: {'; '.join(changed)}" if changed else head
 
 
 def passes(recipe: Recipe) -> Pass:

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from wamdiff2_core.distill.stream.conversations import BadSample, Conversations
+from wamdiff2_core.distill.stream.conversations import BadSample, Conversations, Tally
 from wamdiff2_core.distill.stream.encode import Encoded, Encoder
 from wamdiff2_core.distill.stream.order import Order, Place
 from wamdiff2_core.distill.stream.packing import StreamBatch, collate
@@ -67,7 +67,8 @@ class Reader:
     def __init__(self, spec: StreamSpec) -> None:
         self.spec = spec
         self.conversations = Conversations(spec.files, spec.image_root)
-        self.tally = self.conversations.tally
+        # What is wrong with the files themselves every rank sees; rank 0 tells it.
+        self.tally = self.conversations.tally if spec.rank == 0 else Tally()
         self.encoder = Encoder(spec.checkpoint, spec.max_tokens, spec.fill, spec.copies)
         self.order = Order(len(self.conversations), spec.seed, spec.rank, spec.world)
         self._threads = ThreadPoolExecutor(spec.workers, "encode") if spec.workers else None
