@@ -1,0 +1,161 @@
+"""Attention of the Triton kernels against the plain twin in fp32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from triton_cases import BF16, DEVICE, FP32, Paged, make_ops, near, paged, plain_attention
+
+from wamdiff2_core.decode.engine import triton_ops
+from wamdiff2_core.decode.engine.triton_table import Chunks
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's NumPy, at infinities
+
+DTYPES = pytest.mark.parametrize("dtype", [FP32, BF16], ids=["fp32", "bf16"])
+CUTS = pytest.mark.parametrize(
+    "cut",
+    [Chunks(16, 16, 1, 4, 2, False), Chunks(16, 16, 4, 4, 2, True), Chunks(32, 16, 8, 4, 2, False)],
+    ids=["whole", "fused", "combined"],
+)
+PAGE = 4
+
+
+def attend(case: Paged, dtype: torch.dtype, page: int = PAGE, ops=None) -> torch.Tensor:
+    shape = case.shape
+    ops = ops or make_ops(page, dtype, heads=shape.heads, kv_heads=shape.kv_heads, head_dim=shape.head_dim)
+    got = ops.attend(case.q, case.keys, case.values, case.pages, case.limit, shape)
+    assert got.dtype == case.q.dtype and not ops._counter.any()
+    return got
+
+
+def close(got: torch.Tensor, case: Paged, dtype: torch.dtype) -> None:
+    """The twin in fp32 on the same rounded inputs, up to the rounding of `dtype`."""
+    near(got, plain_attention(case, PAGE).to(dtype), dtype)
+
+
+@pytest.fixture
+def cut_by(monkeypatch):
+    def use(cut: Chunks) -> None:
+        monkeypatch.setattr(triton_ops, "chunks_of", lambda *_, **__: cut)
+
+    return use
+
+
+@DTYPES
+@CUTS
+@pytest.mark.parametrize(
+    "limits",
+    [
+        [[1]],
+        [[0]],
+        [[4]],
+        [[33]],
+        [[3, 4, 5, 8, 9]],
+        [[64] * 8],
+        [[65, 66, 67, 68, 70, 70, 70]],
+        [[5, 0, 9], [0, 0, 0], [17, 40, 1]],
+    ],
+    ids=["one", "none", "page", "single", "edges", "block", "commit", "rows"],
+)
+def test_limits(dtype, cut, limits, cut_by) -> None:
+    cut_by(cut)
+    case = paged(limits, 4, 2, 16, PAGE, dtype)
+    got = attend(case, dtype)
+    if case.limit.any():
+        close(got, case, dtype)
+    unseen = case.limit == 0
+    assert not got[unseen].any()
+    assert got[~unseen].isfinite().all()
+
+
+@CUTS
+@pytest.mark.parametrize("heads, kv_heads", [(3, 3), (4, 2), (4, 1), (8, 1)])
+def test_groups(cut, heads: int, kv_heads: int, cut_by) -> None:
+    cut_by(cut)
+    case = paged([[20, 21, 22], [7, 8, 11]], heads, kv_heads, 32, PAGE, FP32)
+    near(attend(case, FP32), plain_attention(case, PAGE), FP32)
+
+
+def test_a_group_that_no_tile_holds_whole() -> None:
+    case = paged([[90 + token for token in range(11)]], 6, 2, 16, PAGE, FP32)
+    near(attend(case, FP32), plain_attention(case, PAGE), FP32)
+
+
+@CUTS
+@pytest.mark.parametrize("page", [1, 16, 12])
+def test_page_sizes(cut, page: int, cut_by) -> None:
+    cut_by(cut)
+    case = paged([[page, page + 1], [2 * page, 3 * page - 1]], 4, 2, 16, page, FP32)
+    near(attend(case, FP32, page), plain_attention(case, page), FP32)
+
+
+@CUTS
+def test_a_table_with_room_gives_the_same_bits(cut, cut_by) -> None:
+    """One graph serves all lengths: places behind the limits change nothing, nor do other rows."""
+    cut_by(cut)
+    limits = [[30, 31, 32], [5, 6, 7]]
+    tight, roomy = paged(limits, 4, 2, 16, PAGE, FP32), paged(limits, 4, 2, 16, PAGE, FP32, capacity=200)
+    got = attend(tight, FP32).clone()
+    assert torch.equal(got, attend(roomy, FP32))
+    alone = paged(limits[:1], 4, 2, 16, PAGE, FP32, capacity=200)
+    assert torch.equal(got[:3], attend(alone, FP32))
+
+
+@CUTS
+def test_the_order_of_pages_does_not_matter(cut, cut_by) -> None:
+    cut_by(cut)
+    limits = [[30, 31, 32], [5, 6, 7]]
+    one, other = (paged(limits, 4, 2, 16, PAGE, FP32, seed=seed) for seed in (0, 0))
+    order = torch.randperm(len(one.keys) // PAGE, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    where = torch.argsort(order)
+    for cache in (other.keys, other.values):
+        cache.copy_(cache.view(len(order), PAGE, 2, 16)[order].view_as(cache))
+    other.pages.copy_(where[other.pages.long()])
+    assert not torch.equal(one.pages, other.pages)
+    assert torch.equal(attend(one, FP32), attend(other, FP32))
+
+
+@CUTS
+def test_what_is_seen_counts(cut, cut_by) -> None:
+    """Other keys or values within the limit change the answer, those behind it do not."""
+    cut_by(cut)
+    case = paged([[30, 30]], 4, 2, 16, PAGE, FP32, capacity=40)
+    got = attend(case, FP32).clone()
+    places = [int(case.pages[0, place // PAGE]) * PAGE + place % PAGE for place in range(40)]
+    for cache in (case.keys, case.values):
+        cache[places[31]] = 5.0
+        assert torch.equal(attend(case, FP32), got)
+        cache[places[29]] += 1.0
+        changed = attend(case, FP32).clone()
+        assert not torch.equal(changed, got)
+        got = changed
+
+
+@CUTS
+def test_a_broken_key_shows(cut, cut_by) -> None:
+    """What is not a number and is seen is never hidden."""
+    cut_by(cut)
+    case = paged([[30, 12], [9, 9]], 4, 2, 16, PAGE, FP32)
+    case.keys[int(case.pages[0, 5]) * PAGE] = torch.nan  # place 20
+    got = attend(case, FP32)
+    assert got[0].isnan().all() and got[1:].isfinite().all()
+
+
+@DTYPES
+def test_a_prompt(dtype) -> None:
+    """More tokens than a step: causal limits, no scratch."""
+    case = paged([list(range(1, 81))], 4, 2, 16, PAGE, dtype)
+    ops = make_ops(PAGE, dtype, tokens=16)
+    close(attend(case, dtype, ops=ops), case, dtype)
+
+
+def test_large_scores_do_not_overflow() -> None:
+    case = paged([[30, 31, 32]], 4, 2, 16, PAGE, FP32)
+    case.q.mul_(300.0)
+    near(attend(case, FP32), plain_attention(case, PAGE), FP32)
+
+
+def test_a_strided_cache_is_refused() -> None:
+    case = paged([[3]], 4, 2, 16, PAGE, FP32)
+    with pytest.raises(ValueError, match="cache"):
+        make_ops(PAGE).attend(case.q, case.keys[:, :, :8], case.values, case.pages, case.limit, case.shape)

@@ -1,0 +1,99 @@
+"""The language head without logits: each program keeps what a piece of the vocabulary says, a second kernel decides."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from wamdiff2_core.decode.engine.triton_product import accumulate, before_inputs, warm_weight
+
+
+@triton.jit(do_not_specialize=["T", "forbidden"])
+def best_of_tile(
+    x, head, scale, allowed, best, index, sums, broken, T, forbidden, words, V: tl.constexpr, K: tl.constexpr, eps,
+    LIMITED: tl.constexpr, SCALED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    FLIP: tl.constexpr, WIDEN: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Grid: (vocabulary tiles, token tiles). x (T, K) un-normed, head (V, K), scale (V,) if SCALED.
+
+    Writes for each token and tile (T, tiles): best allowed logit, its id (the lowest of equals), the sum of
+    exp(logit - best), and whether any logit is no number. allowed (T, words) int32 bits if LIMITED.
+    """
+    tile = tl.program_id(0)
+    tiles = tl.num_programs(0)
+    if PDL:
+        AHEAD: tl.constexpr = min(K, 4 * BLOCK_K)
+        warm_weight(head, tile * BLOCK_N, 0, V, K, BLOCK_N, AHEAD)
+    before_inputs(PDL)
+    tokens = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    ids = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+    at_k = tl.arange(0, BLOCK_K)
+    x_at = x + tokens[:, None].to(tl.int64) * K + at_k[None, :]
+    # Ids behind the last one read the last one's row: no mask on the stream of weights.
+    rows = tl.minimum(ids, V - 1).to(tl.int64)
+    w_at = head + rows[:, None] * K + at_k[None, :]
+    if FLIP:
+        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    else:
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    squares = tl.zeros((BLOCK_M,), tl.float32)
+    x_in = tokens[:, None] < T
+    for k in range(0, K, BLOCK_K):
+        if K % BLOCK_K == 0:
+            xs = tl.load(x_at + k, x_in, other=0.0)
+            ws = tl.load(w_at + k)
+        else:
+            k_in = (k + at_k)[None, :] < K
+            xs = tl.load(x_at + k, x_in & k_in, other=0.0)
+            ws = tl.load(w_at + k, k_in, other=0.0)
+        acc = accumulate(xs, ws, acc, FLIP, WIDEN)
+        wide = xs.to(tl.float32)
+        squares += tl.sum(wide * wide, 1)
+    if FLIP:
+        acc = tl.trans(acc)
+    logits = acc * (1.0 / tl.sqrt(squares / K + eps))[:, None]
+    if SCALED:
+        logits *= tl.load(scale + rows)[None, :]
+    real = (ids < V)[None, :]
+    # inf - inf and NaN - NaN are no zeros; every number's difference to itself is one.
+    faults = tl.max(tl.where(real & (logits - logits != 0.0), 1, 0), 1)
+    may = real & (ids != forbidden)[None, :]
+    if LIMITED:
+        at_word = allowed + tokens[:, None].to(tl.int64) * words + (ids // 32)[None, :]
+        word = tl.load(at_word, x_in & real, other=0)
+        may = may & (((word >> (ids % 32)[None, :]) & 1) != 0)
+    logits = tl.where(may, logits, -float("inf"))
+    top, where = tl.max(logits, 1, return_indices=True, return_indices_tie_break_left=True)
+    total = tl.sum(tl.exp(logits - tl.where(top == -float("inf"), 0.0, top)[:, None]), 1)
+    place = tokens.to(tl.int64) * tiles + tile
+    mine = tokens < T
+    tl.store(best + place, top, mine)
+    tl.store(index + place, tile * BLOCK_N + where, mine)
+    tl.store(sums + place, total, mine)
+    tl.store(broken + place, faults, mine)
+
+
+@triton.jit
+def best_of_all(
+    best, index, sums, broken, tokens, certainty, usable, tiles, V: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """Decide for one token a program from its (tiles,) pieces; BLOCK >= tiles. Writes (T,) int64, fp32, bool."""
+    before_inputs(PDL)
+    token = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    there = at < tiles
+    place = token.to(tl.int64) * tiles + at
+    tops = tl.load(best + place, there, other=-float("inf"))
+    top, where = tl.max(tops, 0, return_indices=True, return_indices_tie_break_left=True)
+    shares = tl.exp(tops - tl.where(top == -float("inf"), 0.0, top))
+    total = tl.sum(tl.load(sums + place, there, other=0.0) * shares, 0)
+    faults = tl.max(tl.load(broken + place, there, other=0), 0)
+    # Nothing allowed: the sum is zero, the token stays in range and is not to be used.
+    found = (faults == 0) & (top > -float("inf"))
+    # Comparisons with NaN may leave any place; what is read and what is written stay in range.
+    best_id = tl.load(index + token.to(tl.int64) * tiles + tl.minimum(where, tiles - 1))
+    tl.store(tokens + token, tl.minimum(best_id, V - 1).to(tl.int64))
+    tl.store(certainty + token, tl.where(found, 1.0 / total, float("nan")))
+    tl.store(usable + token, found)

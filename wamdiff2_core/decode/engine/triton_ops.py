@@ -1,0 +1,268 @@
+"""The engine's functions as Triton kernels: few tokens, weights read once, all scratch made beforehand.
+
+One set serves one stream at a time: its scratch and its outputs are reused. An output stays valid until the second next
+call of the same function with the same width. Up to `Sizes.tokens` tokens nothing is allocated, so every call can be
+captured; more tokens (a prompt) allocate their outputs and take PyTorch's products, which large ones are fastest with.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+import triton
+from torch import Tensor
+
+from wamdiff2_core.decode.engine import triton_attend, triton_choose, triton_product, triton_rotate
+from wamdiff2_core.decode.engine.ops import Choice, Shape
+from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight
+from wamdiff2_core.decode.engine.triton_table import BUCKETS, Chunks, Tiles, bucket_of, chunks_of, tiles_of, wide
+
+Weight: TypeAlias = Tensor | Fp8Weight
+_LOG2_E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What scratch is made for. tokens: most tokens of a step, rows: most answers at once, places: most places a row.
+
+    hidden, heads, kv_heads, head_dim, ffn, vocab: of the text model. Raises ValueError for what the kernels cannot do.
+    """
+
+    tokens: int
+    rows: int
+    places: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.tokens <= BUCKETS[-1]:
+            raise ValueError(f"triton kernels: expected 1 to {BUCKETS[-1]} tokens a step, got {self.tokens}")
+        if self.head_dim < 16 or self.head_dim & (self.head_dim - 1):
+            raise ValueError(f"triton kernels: expected a head size of 16, 32, 64, 128, ..., got {self.head_dim}")
+        if self.heads % self.kv_heads:
+            raise ValueError(f"triton kernels: {self.heads} query heads do not divide among {self.kv_heads} key heads")
+        if self.hidden % 8 or self.ffn % 8:
+            raise ValueError(f"triton kernels: expected widths in multiples of 8, got {self.hidden} and {self.ffn}")
+
+    @property
+    def products(self) -> dict[str, tuple[str, int, int]]:
+        """(kind, outputs, inputs) of each product of the model."""
+        inner = self.heads * self.head_dim
+        return {
+            "qkv": ("norm", inner + 2 * self.kv_heads * self.head_dim, self.hidden),
+            "out": ("add", self.hidden, inner),
+            "gate_up": ("gated", self.ffn, self.hidden),
+            "down": ("add", self.hidden, self.ffn),
+            "head": ("choose", self.vocab, self.hidden),
+        }
+
+
+class TritonOps:
+    """See Ops. dtype: of activations and cache (weights may be Fp8Weight); pdl: let a kernel's start overlap the end
+
+    of the one before it (programmatic dependent launch, CUDA 9.0 devices and later).
+    """
+
+    name = "triton"
+
+    def __init__(
+        self, page_size: int, sizes: Sizes, *, dtype: torch.dtype = torch.bfloat16,
+        device: torch.device | str = "cuda", act: str = "silu", fp8: bool = False, pdl: bool = False,
+    ) -> None:  # fmt: skip
+        if act != "silu":
+            raise ValueError(f"activation: expected silu, got {act}")
+        if dtype not in (torch.bfloat16, torch.float32):
+            raise ValueError(f"triton kernels: expected bfloat16 or float32, got {dtype}")
+        self.page_size, self.sizes, self.dtype, self.device = page_size, sizes, dtype, torch.device(device)
+        self.name = "triton_fp8" if fp8 else "triton"
+        self._pdl = pdl
+        self._launch: dict[str, Any] = {"launch_pdl": True} if pdl else {}
+        # The interpreter has no bfloat16 product; fp32 is computed in full.
+        self._widen = self.device.type == "cpu" or dtype == torch.float32
+        self._weight_bytes = 1 if fp8 else dtype.itemsize
+        self._turn: dict[tuple[str, int], int] = {}
+        self._make_scratch()
+
+    def _make_scratch(self) -> None:
+        """Everything a step writes, for the largest step."""
+        sizes, device = self.sizes, self.device
+        floats = squares = counters = 1
+        buckets = [bucket for bucket in BUCKETS if bucket <= bucket_of(sizes.tokens)]
+        for kind, outputs, inputs in sizes.products.values():
+            for bucket in buckets:
+                cut = self._tiles(kind, outputs, inputs, bucket)
+                tiles = triton.cdiv(outputs, cut.block_n)
+                if cut.splits > 1:
+                    pairs = 2 if kind == "gated" else 1
+                    floats = max(floats, tiles * cut.splits * bucket * cut.block_n * pairs)
+                    squares = max(squares, tiles * cut.splits * bucket)
+                    counters = max(counters, tiles)
+        head = min(self._tiles(*sizes.products["head"], bucket).block_n for bucket in buckets)
+        pieces = sizes.tokens * triton.cdiv(sizes.vocab, head)
+        parts = sizes.tokens * sizes.heads * 16
+        counters = max(counters, sizes.tokens * sizes.heads)
+        self._partial = torch.empty(max(floats, parts * sizes.head_dim), dtype=torch.float32, device=device)
+        self._small = torch.empty(max(squares, parts), dtype=torch.float32, device=device)
+        self._counter = torch.zeros(counters, dtype=torch.int32, device=device)
+        self._best = torch.empty(pieces, dtype=torch.float32, device=device)
+        self._sums = torch.empty(pieces, dtype=torch.float32, device=device)
+        self._index = torch.empty(pieces, dtype=torch.int32, device=device)
+        self._broken = torch.empty(pieces, dtype=torch.int32, device=device)
+        widths = {outputs for kind, outputs, _ in sizes.products.values() if kind != "choose"}
+        self._outputs = {
+            (kind, width): tuple(torch.empty(sizes.tokens, width, dtype=self.dtype, device=device) for _ in range(2))
+            for kind in ("product", "queries", "attended")
+            for width in (widths if kind == "product" else {sizes.heads * sizes.head_dim})
+        }
+        self._tokens = torch.empty(sizes.tokens, dtype=torch.int64, device=device)
+        self._certainty = torch.empty(sizes.tokens, dtype=torch.float32, device=device)
+        self._usable = torch.empty(sizes.tokens, dtype=torch.bool, device=device)
+
+    def _tiles(self, kind: str, outputs: int, inputs: int, bucket: int) -> Tiles:
+        return tiles_of(kind, outputs, inputs, bucket, self._weight_bytes, self.dtype.itemsize)
+
+    def _output(self, kind: str, tokens: int, width: int) -> Tensor:
+        """A buffer (tokens, width). Two take turns, so that what one call returned can go into the next."""
+        if tokens > self.sizes.tokens:
+            return torch.empty(tokens, width, dtype=self.dtype, device=self.device)
+        turn = self._turn[kind, width] = 1 - self._turn.get((kind, width), 1)
+        return self._outputs[kind, width][turn][:tokens]
+
+    def norm_linear(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
+        if self._large(x, weight):
+            return F.linear(F.rms_norm(x, (x.shape[-1],), eps=eps), weight)
+        return self._product("norm", x, weight, weight.shape[0], eps=eps)
+
+    def gated(self, x: Tensor, gate_up: Weight, eps: float) -> Tensor:
+        if self._large(x, gate_up):
+            gate, up = F.linear(F.rms_norm(x, (x.shape[-1],), eps=eps), gate_up).chunk(2, -1)
+            return F.silu(gate) * up
+        return self._product("gated", x, gate_up, gate_up.shape[0] // 2, eps=eps)
+
+    def linear_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
+        if self._large(x, weight):
+            return residual + F.linear(x, weight)
+        return self._product("add", x, weight, weight.shape[0], residual=residual)
+
+    def _large(self, x: Tensor, weight: Weight) -> bool:
+        """Whether PyTorch's product is taken. 8-bit weights always go through our kernel: nothing else widens them."""
+        return len(x) > self.sizes.tokens and not isinstance(weight, Fp8Weight)
+
+    def _check(self, x: Tensor, weight: Weight) -> tuple[Tensor, Tensor, bool]:
+        """(weight's values, its scales or a stand-in, whether it is 8-bit); the kernels take addresses on trust."""
+        scaled = isinstance(weight, Fp8Weight)
+        data, scale = (weight.data, weight.scale) if isinstance(weight, Fp8Weight) else (weight, weight)
+        if x.dtype != self.dtype or data.dtype != (DTYPE if scaled else self.dtype):
+            raise TypeError(f"triton kernels: expected {self.dtype}, got x {x.dtype} and weight {data.dtype}")
+        if not x.is_contiguous() or not data.is_contiguous() or x.shape[1] != data.shape[1]:
+            raise ValueError(
+                f"triton kernels: x {tuple(x.shape)} and weight {tuple(data.shape)} do not fit, or are strided"
+            )
+        return data, scale, scaled
+
+    def _product(
+        self, kind: str, x: Tensor, weight: Weight, outputs: int, *, eps: float = 0.0, residual: Tensor | None = None
+    ) -> Tensor:
+        data, scale, scaled = self._check(x, weight)
+        tokens, inputs = x.shape
+        if residual is not None and (residual.shape != (tokens, outputs) or not residual.is_contiguous()):
+            raise ValueError(f"triton kernels: expected a residual {(tokens, outputs)}, got {tuple(residual.shape)}")
+        block_m, cut = self._cut(kind, tokens, outputs, inputs)
+        out = self._output("product", tokens, outputs)
+        grid = (triton.cdiv(outputs, cut.block_n) * cut.splits, triton.cdiv(tokens, block_m))
+        triton_product.product[grid](
+            x, data, scale, x if residual is None else residual, out, self._partial, self._small, self._counter,
+            tokens, outputs, inputs, eps,
+            NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", SCALED=scaled,
+            BLOCK_M=block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, SPLITS=cut.splits,
+            FLIP=cut.flip, WIDEN=self._widen, PDL=self._pdl,
+            num_warps=cut.warps, num_stages=cut.stages, **self._launch,
+        )  # fmt: skip
+        return out
+
+    def _cut(self, kind: str, tokens: int, outputs: int, inputs: int) -> tuple[int, Tiles]:
+        bucket = bucket_of(tokens)
+        if tokens > self.sizes.tokens:
+            return bucket, wide(self._weight_bytes, kind == "gated")
+        return bucket, self._tiles(kind, outputs, inputs, bucket)
+
+    def rotate_append(
+        self, qkv: Tensor, head_norm: Tensor, cos: Tensor, sin: Tensor, slot: Tensor, keys: Tensor, values: Tensor,
+        shape: Shape,
+    ) -> Tensor:  # fmt: skip
+        tokens, size = len(qkv), shape.head_dim
+        heads = shape.heads + 2 * shape.kv_heads
+        if qkv.shape[1] != heads * size or not (qkv.is_contiguous() and cos.is_contiguous() and sin.is_contiguous()):
+            raise ValueError(f"triton kernels: expected contiguous qkv (T, {heads * size}), got {tuple(qkv.shape)}")
+        self._check_cache(keys, values, shape)
+        out = self._output("queries", tokens, shape.heads * size).view(tokens, shape.heads, size)
+        block = min(8, triton.next_power_of_2(heads))
+        triton_rotate.rotate_append[(tokens, triton.cdiv(heads, block))](
+            qkv, head_norm, cos, sin, slot, out, keys, values, shape.eps,
+            HQ=shape.heads, HKV=shape.kv_heads, D=size, BLOCK_H=block, PDL=self._pdl, num_warps=4, **self._launch,
+        )  # fmt: skip
+        return out
+
+    def _check_cache(self, keys: Tensor, values: Tensor, shape: Shape) -> None:
+        for one in (keys, values):
+            if one.shape[1:] != (shape.kv_heads, shape.head_dim) or not one.is_contiguous():
+                raise ValueError(
+                    f"triton kernels: expected a contiguous cache (slots, {shape.kv_heads}, {shape.head_dim}), "
+                    f"got {tuple(one.shape)}"
+                )
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, pages: Tensor, limit: Tensor, shape: Shape) -> Tensor:
+        self._check_cache(keys, values, shape)
+        if not (q.is_contiguous() and pages.is_contiguous() and limit.is_contiguous()):
+            raise ValueError("triton kernels: expected contiguous queries, pages and limits")
+        tokens, rows = len(q), len(pages)
+        width, group = tokens // rows, shape.heads // shape.kv_heads
+        out = self._output("attended", tokens, shape.heads * shape.head_dim)
+        cut = self._chunks(rows, width, group, pages.shape[1], shape)
+        tiles = triton.cdiv(width * group, cut.block_m)
+        fixed = {"D": shape.head_dim, "GROUP": group, "BLOCK_M": cut.block_m, "BLOCK_K": cut.block_k}
+        fixed |= {"SPLITS": cut.splits, "PDL": self._pdl, **self._launch}
+        triton_attend.attend[(cut.splits, shape.kv_heads, rows * tiles)](
+            q, keys, values, pages, limit, out, self._partial, self._small, self._counter, width, pages.shape[1],
+            shape.scale * _LOG2_E, HKV=shape.kv_heads, PAGE=self.page_size, FUSED=cut.fused, WIDEN=self._widen,
+            num_warps=cut.warps, num_stages=cut.stages, **fixed,
+        )  # fmt: skip
+        if cut.splits > 1 and not cut.fused:
+            triton_attend.combine[(tokens, shape.heads)](
+                limit, out, self._partial, self._small, width, HQ=shape.heads, num_warps=2, **fixed
+            )
+        return out
+
+    def _chunks(self, rows: int, width: int, group: int, pages: int, shape: Shape) -> Chunks:
+        return chunks_of(
+            rows, width, group, shape.kv_heads, pages * self.page_size, shape.head_dim,
+            splitting=rows * width <= self.sizes.tokens,
+        )  # fmt: skip
+
+    def choose(self, x: Tensor, head: Weight, allowed: Tensor | None, forbidden: int, eps: float) -> Choice:
+        data, scale, scaled = self._check(x, head)
+        tokens, (vocab, inputs) = len(x), data.shape
+        if tokens > self.sizes.tokens:
+            raise ValueError(f"triton kernels: choosing for {tokens} tokens, scratch is for {self.sizes.tokens}")
+        block_m, cut = self._cut("choose", tokens, vocab, inputs)
+        tiles = triton.cdiv(vocab, cut.block_n)
+        pieces = (self._best, self._index, self._sums, self._broken)
+        triton_choose.best_of_tile[(tiles, triton.cdiv(tokens, block_m))](
+            x, data, scale, x if allowed is None else allowed, *pieces, tokens, forbidden, triton.cdiv(vocab, 32),
+            vocab, inputs, eps, LIMITED=allowed is not None, SCALED=scaled,
+            BLOCK_M=block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, FLIP=cut.flip, WIDEN=self._widen,
+            PDL=self._pdl, num_warps=cut.warps, num_stages=cut.stages, **self._launch,
+        )  # fmt: skip
+        triton_choose.best_of_all[(tokens,)](
+            *pieces, self._tokens, self._certainty, self._usable, tiles, vocab,
+            BLOCK=triton.next_power_of_2(tiles), PDL=self._pdl, num_warps=4, **self._launch,
+        )  # fmt: skip
+        return Choice(self._tokens[:tokens], self._certainty[:tokens], self._usable[:tokens])
