@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import sys
+from concurrent.futures.process import BrokenProcessPool
+from typing import NoReturn
 
 import typer
 
@@ -40,8 +43,18 @@ def main() -> None:
     try:
         app()
     except Wamdiff2Error as error:
-        print(f"wamdiff2: {error}", file=sys.stderr)
-        sys.exit(1)
+        _end(str(error))
+    except BrokenProcessPool:
+        _end("a worker process was killed, perhaps for want of memory: run it again, with fewer --workers")
+    except OSError as error:
+        if error.filename is None and error.errno != errno.ENOSPC:
+            raise  # a fault of ours; one that names a file is the user's disk or path
+        _end(str(error))
+
+
+def _end(text: str) -> NoReturn:
+    print(f"wamdiff2: {text}", file=sys.stderr)
+    sys.exit(1)
 
 
 if __name__ == "__main__":

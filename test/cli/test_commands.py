@@ -2,12 +2,13 @@
 
 import json
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from wamdiff2_cli import bench, checks, doctor
+from wamdiff2_cli import bench, checks, doctor, main
 from wamdiff2_cli.main import app
 from wamdiff2_core.errors import CheckpointError, ConfigError, DataError, Wamdiff2Error
 from wamdiff2_sim import evaluate as closed_loop
@@ -37,6 +38,31 @@ def test_a_missing_checkpoint_is_named(tmp_path: Path, shards: Path) -> None:
     ):
         error = refused(*command)
         assert isinstance(error, CheckpointError) and str(tmp_path / "no") in str(error)
+
+
+def test_paths_and_killed_workers_end_in_one_line(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Through the entry point itself: what the operating system refuses is no traceback; our own faults are."""
+    golden = Path(__file__).parents[1] / "golden" / "navsim"
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file" / "x.json", tmp_path):
+        monkeypatch.setattr(sys, "argv", ["wamdiff2", "evaluate", "navsim", str(golden), "--out", str(out)])
+        with pytest.raises(SystemExit) as ended:
+            main.main()
+        told = capsys.readouterr().err.strip().splitlines()[-1]
+        assert ended.value.code == 1 and told.startswith("wamdiff2: [Errno") and str(tmp_path) in told
+
+    def raising(error: Exception) -> None:
+        def app() -> None:
+            raise error
+
+        monkeypatch.setattr(main, "app", app)
+        main.main()
+
+    with pytest.raises(SystemExit):
+        raising(BrokenProcessPool("x"))
+    assert "a worker process was killed" in capsys.readouterr().err
+    with pytest.raises(OSError, match="of ours"):
+        raising(OSError("a fault of ours"))
 
 
 def test_wrong_block_sizes_are_named(micro: Path, shards: Path, tmp_path: Path) -> None:

@@ -122,6 +122,12 @@ def test_what_is_absent_or_fails_is_said_and_stops_nothing(tmp_path: Path, check
 
     (error,) = evaluate(configured(tmp_path, checkpoint), [Made(measure=killed)])["errors"]
     assert error["error"] == "BrokenProcessPool: a process was killed"
+
+    def faulty(request: Request) -> Measured:
+        raise KeyError("a fault of ours")
+
+    (error,) = evaluate(configured(tmp_path, checkpoint), [Made(measure=faulty)], told.append)["errors"]
+    assert error["error"] == "KeyError: 'a fault of ours'" and "Traceback" in told[-1] and "in faulty" in told[-1]
     output.write_report(tmp_path / "out", report)
     for name in ("report.md", "report.html"):
         text = (tmp_path / "out" / name).read_text()
@@ -168,6 +174,8 @@ WRONG = {
     "a number that is a word": ("benchmarks: {frames: {}}\nworkers: many", "workers: expected int"),
     "decoding": ("benchmarks: {frames: {}}\ndecoding: B=0", "block"),
     "folders": ("benchmarks: {frames: {}}\ncheckpoints: {a: []}", "expected a folder"),
+    "a benchmark without a name": ("benchmarks: {5: {}}", "expected names, got 5"),
+    "a checkpoint without a name": ("benchmarks: {frames: {}}\ncheckpoints: {1: b}", "a name for the table, got 1"),
     "twice": ("benchmarks: {frames: {}}\ncheckpoints: {a: [b, ./b]}", "twice the same"),
 }
 

@@ -112,6 +112,9 @@ def test_commands_print_figures(micro: Path, shards: Path, tmp_path: Path, capsy
 
 
 def test_grids() -> None:
+    assert [str(one) for one in parse_settings("B=1|2,steps=2|4,threshold=0.6")] == [
+        "B=1,steps=2,threshold=0.6", "B=2,steps=2,threshold=0.6",
+    ]  # more steps than tokens is the same way to decode  # fmt: skip
     grid = parse_settings("B=4|8,steps=1|2,scaffold=off; B=1;B=1")
     assert [(one.block_size, one.steps, one.scaffold) for one in grid] == [
         (4, 1, False), (4, 2, False), (8, 1, False), (8, 2, False), (1, 8, True)]  # fmt: skip

@@ -76,6 +76,8 @@ def test_folders_that_hold_no_judge_are_named(judge: Path, tmp_path: Path) -> No
         LingoJudge(tmp_path)
     with pytest.raises(DataError, match="gave no number"):
         LingoJudge(write_judge(tmp_path / "nan", float("nan"))).verdicts(["q"], [["a"]], ["a"])
+    with pytest.raises(CheckpointError, match="'cuda:99' is not there"):
+        LingoJudge(judge, "cuda:99")
     with pytest.raises(DataError, match="no reference"):
         LingoJudge(judge).verdicts(["q"], [[]], ["a"])
 

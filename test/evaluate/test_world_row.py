@@ -36,7 +36,7 @@ def test_the_small_form_drives_and_answers(tmp_path: Path) -> None:
     assert all(row["own_world"] and row["title"].startswith("Own world") for row in rows.values())
     assert 0.0 <= rows["driving score"]["mean"] <= 100.0 and 0.0 < rows["route completion"]["mean"] <= 1.0
     assert rows["right answers"]["count"] > 0 and rows["driving score"]["latency_ms"] > 0.0
-    assert rows["driving score"]["data"] == ["towns Town02; 1 routes from seed 1000; 2 frames"]
+    assert rows["driving score"]["data"] == ["towns Town02; 1 routes from seed 1000; 2 frames from seed 9"]
     write_report(config.out, report)
     fronts = json.loads((config.out / "report.json").read_text())["pareto"]
     assert {front["figure"] for front in fronts} == {"driving score", "distance to the expert (ADE)"}

@@ -63,18 +63,23 @@ class Setting:
 
 
 def parse_settings(text: str) -> list[Setting]:
-    """Settings of a line: parts by `;`, each `name=value,...`, alternatives by `|`, all combined. No setting twice."""
-    found: dict[Setting, None] = {}
+    """Settings of a line: parts by `;`, each `name=value,...`, alternatives by `|`, all combined.
+
+    No way to decode is there twice: B=1 with four steps is B=1 with two, for a block never takes more steps than it
+    has tokens; the first one stays.
+    """
+    found: dict[tuple, Setting] = {}
     for part in filter(None, (part.strip() for part in text.split(";"))):
         options = [_options(item) for item in part.split(",")]
         for chosen in itertools.product(*options):
             names = [name for name, _ in chosen]
             if len(set(names)) < len(names):
                 raise ConfigError(f"decoding {part!r}: expected each name once")
-            found[Setting(**dict(chosen))] = None  # type: ignore[arg-type]
+            setting = Setting(**dict(chosen))  # type: ignore[arg-type]
+            found.setdefault((setting.config(), setting.scaffold), setting)
     if not found:
         raise ConfigError(f"decoding: expected such as 'B=32,steps=3,threshold=0.6;B=1', got {text!r}")
-    return list(found)
+    return list(found.values())
 
 
 def _options(item: str) -> list[tuple[str, object]]:

@@ -160,9 +160,14 @@ class FrameBatches:
         }
 
 
+def names_cameras(driver: Driver) -> bool:
+    """Does the checkpoint say which cameras it sees? Those made from a plain Qwen3-VL do not."""
+    return driver.ours and "cameras" in driver.loaded.block_diffusion
+
+
 def camera_sizes(driver: Driver) -> dict[str, Size]:
     """Cameras and image sizes of one of our checkpoints, in the order in which it sees them. ConfigError for others."""
-    if not driver.ours or "cameras" not in driver.loaded.block_diffusion:
+    if not names_cameras(driver):
         raise ConfigError(f"{driver.loaded.folder}: expected a checkpoint that names its cameras; use frame_run")
     return {name: size for name, size in driver.image_sizes.items() if name in driver.cameras}
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from wamdiff2_core.driver import Driver
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.evaluate.decode_grid import Setting
-from wamdiff2_core.evaluate.frame_batches import FrameBatches, camera_sizes
+from wamdiff2_core.evaluate.frame_batches import FrameBatches, camera_sizes, names_cameras
+from wamdiff2_core.evaluate.frame_figures import figures
 from wamdiff2_core.evaluate.frame_table import FrameTable, table_of
-from wamdiff2_core.evaluate.frames import Frame, read_frames
+from wamdiff2_core.evaluate.frames import Frame, answer_frame, read_frames
 
 KEPT = (
     "ade_m",
@@ -29,7 +30,8 @@ class HeldOutFrames:
     """Figures of a checkpoint on at most `frames` frames of these folders, spread evenly; read once.
 
     holdout: of shards whose number it divides, those that the recipe does not train on; 0: of all shards, for folders
-    that are kept for evaluation. Figures that cannot be had (mAP without faster-coco-eval) are left out.
+    that are kept for evaluation. Figures that cannot be had (mAP without faster-coco-eval) are left out. A checkpoint
+    that names no cameras, such as one made from a plain Qwen3-VL, answers one frame after the other, which is slower.
     """
 
     folders: Sequence[Path]
@@ -38,6 +40,7 @@ class HeldOutFrames:
     holdout: int = 0
     device: str = "cpu"
     dtype: str = "float32"
+    _frames: list[Frame] = field(default_factory=list, repr=False)
     _table: FrameTable | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -46,11 +49,21 @@ class HeldOutFrames:
 
     def __call__(self, checkpoint: Path, step: int) -> Mapping[str, float]:
         driver = Driver.from_checkpoint(checkpoint, self.device, self.dtype)
-        if self._table is None:
-            self._table = table_of(self._read(), camera_sizes(driver))
-        figures = FrameBatches(driver, self._table).measure(self.setting).figures()
-        known = {name: figures[name] for name in KEPT if figures[name] is not None}
+        self._frames = self._frames or self._read()
+        found = self._together(driver) if names_cameras(driver) else self._one_by_one(driver)
+        known = {name: found[name] for name in KEPT if found[name] is not None}
         return {name: float(value) for name, value in known.items()}  # type: ignore[arg-type]
+
+    def _together(self, driver: Driver) -> Mapping[str, object]:
+        if self._table is None:
+            self._table = table_of(self._frames, camera_sizes(driver))
+        return FrameBatches(driver, self._table).measure(self.setting).figures()
+
+    def _one_by_one(self, driver: Driver) -> Mapping[str, object]:
+        driver.decoding = self.setting.config()
+        size = {"block_size": self.setting.block_size}
+        (only,) = figures([{**size, **answer_frame(driver, frame)} for frame in self._frames])
+        return only
 
     def _read(self) -> list[Frame]:
         """Equally many frames of each folder."""

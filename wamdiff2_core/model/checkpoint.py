@@ -197,11 +197,16 @@ def build(config: Qwen3VLConfig, weights: dict[str, Tensor], dtype: torch.dtype)
 
 
 def torch_device(device: str | torch.device) -> torch.device:
-    """A torch device from its name."""
+    """A torch device from its name. CheckpointError for no name of one, or a GPU that is not there."""
     try:
-        return torch.device(device)
+        chosen = torch.device(device)
     except RuntimeError as error:
         raise CheckpointError(f"device: expected cpu, cuda, cuda:1 or the like, got {device!r}") from error
+    if chosen.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (chosen.index or 0) >= count:
+            raise CheckpointError(f"device: {str(device)!r} is not there: torch {torch.__version__} sees {count} GPUs")
+    return chosen
 
 
 def torch_dtype(dtype: str | torch.dtype, device: str | torch.device = "cpu") -> torch.dtype:

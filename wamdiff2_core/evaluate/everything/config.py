@@ -55,6 +55,8 @@ def of(raw: Mapping[str, Any], name: str = "configuration") -> Config:
     if not benchmarks:
         raise ConfigError(f"{name}: benchmarks: expected at least one")
     for key, options in benchmarks.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"{name}: benchmarks: expected names, got {key!r}")
         if not isinstance(options, (dict, type(None))):
             raise ConfigError(f"{name}: benchmarks: {key}: expected its options by name, got {options!r}")
     seeds = raw.get("seeds", [0])
@@ -72,8 +74,10 @@ def of(raw: Mapping[str, Any], name: str = "configuration") -> Config:
     )  # fmt: skip
 
 
-def _folders(name: str, key: str, value: object) -> tuple[Path, ...]:
+def _folders(name: str, key: object, value: object) -> tuple[Path, ...]:
     given = [path for path in (value if isinstance(value, list) else [value]) if isinstance(path, str) and path]
+    if not isinstance(key, str):
+        raise ConfigError(f"{name}: checkpoints: expected a name for the table, got {key!r}")
     if not given or (isinstance(value, list) and len(given) < len(value)):
         raise ConfigError(f"{name}: checkpoints: {key}: expected a folder or a list of folders, got {value!r}")
     if len({Path(path).resolve() for path in given}) != len(given):

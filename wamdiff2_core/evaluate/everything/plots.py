@@ -45,6 +45,8 @@ def main_figures(rows: Sequence[Mapping[str, Any]]) -> str:
     labels = [" ".join(filter(None, (row["checkpoint"], row["setting"]))) for row in reversed(rows)]
     axes.set_yticks(range(len(rows)), labels, fontsize=8)
     axes.margins(x=0.12)
+    if not any(row["mean"] for row in rows):
+        axes.set_xlim(0.0, 1.0)  # bars of no length have no scale of their own
     unit = f" ({rows[0]['unit']})" if rows[0]["unit"] else ""
     axes.set_xlabel(f"{rows[0]['figure']}{unit}")
     return png_uri(figure)

@@ -6,6 +6,7 @@ What is absent is said, what fails is said; neither stops the others, and neithe
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,9 +20,10 @@ from wamdiff2_core.evaluate.everything.table import Cell, absence, rows
 from wamdiff2_core.evaluate.frame_batches import fingerprint
 from wamdiff2_core.evaluate.machine import machine
 
-# What one measurement may end in without ending the others: errors of ours, a full disk, a device out of memory, a
-# process of a pool that was killed. All are in the report, and the command's exit code is 1.
-KEPT = (Wamdiff2Error, OSError, RuntimeError, MemoryError)
+# What a user can do something about: errors of ours, a full disk, a device out of memory, a process of a pool that was
+# killed, a library that is missing. Anything else is a fault of ours, whose traceback is told. Neither ends the others,
+# which may have run for hours: all are in the report, and the command's exit code is 1.
+EXPECTED = (Wamdiff2Error, OSError, RuntimeError, MemoryError, ImportError)
 FILES = "files"  # the folder of a benchmark that scores files made elsewhere
 
 
@@ -55,8 +57,9 @@ def evaluate(
             try:
                 cells.append(Cell(benchmark, place.checkpoint, place.folder, place.setting, place.seed,
                                   _measure(config, benchmark, place, tell)))  # fmt: skip
-            except KEPT as error:
-                tell(f"{benchmark.title}: failed: {error}")
+            except Exception as error:  # noqa: BLE001 told and in the report
+                told = str(error) if isinstance(error, EXPECTED) else traceback.format_exc()
+                tell(f"{benchmark.title}: failed: {told}")
                 errors.append(_error(benchmark, place, error))
     return {
         "what": "all",

@@ -50,6 +50,8 @@ class LingoJudge:
         from safetensors import SafetensorError
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+        from wamdiff2_core.model.checkpoint import torch_device
+
         self.folder = Path(folder)
         self._check_files()
         try:
@@ -60,7 +62,7 @@ class LingoJudge:
         except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
             raise CheckpointError(f"{self.folder}: cannot be loaded as a judge: {error}") from error
         self._check_model(info)
-        self._model = self._model.to(device).eval()
+        self._model = self._model.to(torch_device(device)).eval()
         self.weights = _sha256(self.folder)
         self.why_not = self._difference()
         self.name = STAND_IN if self.why_not else OFFICIAL

@@ -64,7 +64,7 @@ class Planned:
 def plan_scenes(job: PlanJob, files: Sequence[Path], rows: Path, tell: Callable[[str], None]) -> Planned:
     """Plans for all scenes. Files that cannot be read are left to whoever scores them."""
     key = job.key()
-    done = {row["id"]: row for row in read_rows(rows) if row.get("key") == key}
+    done = {row["id"]: row for row in read_rows(rows) if row.get("key") == key and "forwards" in row}
     asked = list(_scenes(files))
     wanted = [one for one in asked if done.get(one[0], {}).get("seen") != one[2]]
     with rows.open("a", encoding="utf-8") as sink:

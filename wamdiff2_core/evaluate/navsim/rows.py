@@ -90,7 +90,7 @@ def score_record(record: dict, plans: Mapping[str, Any] | None) -> Row:
         name = text(record, "id", "scene")
         plan = field(plans, name, "plans")
         if isinstance(plan, dict) and "failure" in plan:
-            raise DataError(f"{name}: no plan: {plan['failure']}")
+            raise DataError(f"{name}: {plan['failure']}")
         record = {**record, "plan": plan}
     scene = read_scene(record)
     scored = score_plans(scene, scene.plan[None])

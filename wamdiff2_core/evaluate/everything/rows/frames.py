@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,8 +89,17 @@ class Frames:
         drawing_only(request, self.name)
         data = Path(request.options["data"])
         result = measure_frames(request, data, request.options.get("frames", 0))
-        shown = f"{data.name}: {result['frames']} frames of {', '.join(result['maps']) or 'unnamed maps'}"
+        maps = ", ".join(result["maps"]) or "unnamed maps"
+        shown = f"{data.name}: {result['frames']} frames of {maps} ({_fingerprint(data)})"
         return Measured(
             tuple(figures_of(result)), shown, VERSION, failed_of(result),
             tuple(problems_of(result)), result["plan_total_ms"], result["forwards_per_plan"],
         )  # fmt: skip
+
+
+def _fingerprint(data: Path) -> str:
+    """Of the labels of all shards."""
+    seen = hashlib.sha256()
+    for file in sorted(data.rglob("samples.json")):
+        seen.update(hashlib.sha256(file.read_bytes()).digest())
+    return seen.hexdigest()[:12]
