@@ -6,7 +6,9 @@ import pytest
 import torch
 from micro import micro_recipe
 from shards import write_shard
+from stream_files import as_kind
 
+from training.adopt import adopt
 from training.drives import KEPT, ShortDrives
 from training.train import evaluation_setting, watch_of
 from wamdiff2_core import load_model
@@ -82,6 +84,15 @@ def test_held_out_frames_are_decoded_as_on_the_road(micro_folder, tmp_path, monk
         HeldOutFrames([tmp_path / "none"], Setting())(micro_folder, 1)
     with pytest.raises(ConfigError):
         HeldOutFrames([], Setting())
+
+
+def test_held_out_frames_of_a_checkpoint_that_names_no_cameras(micro_folder, tmp_path):
+    """As training.adopt makes it from a plain Qwen3-VL: one frame after the other, with upstream's prompts."""
+    adopt(as_kind(micro_folder, "qwen3_vl", tmp_path / "plain"), tmp_path / "adopted")
+    write_shard(tmp_path / "a", 10, 2, seed=1)
+    found = HeldOutFrames([tmp_path / "a"], Setting(8, 2, 0.5), frames=2)(tmp_path / "adopted", 5)
+    assert {"failures_share", "parse_failures_share", "forwards_per_plan", "answers_correct"} <= set(found)
+    assert found["forwards_per_plan"] > 8 and 0.0 <= found["failures_share"] <= 1.0
 
 
 def test_short_drives():
