@@ -125,6 +125,7 @@ class Engine:
         self._lanes: dict[tuple[int, int], Lane] = {}
         self._prompts: dict[tuple[int, int, bool], PromptBuffers] = {}
         self._tables: dict[int, PageTable] = {}
+        self._warm: set[tuple[int, int, bool]] = set()
 
     def rows_of(self, count: int) -> int:
         """The batch size that a call of `count` rows runs with."""
@@ -144,8 +145,10 @@ class Engine:
         return self._lanes[key]
 
     def prompt(self, count: int, length: int, images: bool) -> PromptBuffers:
-        """Buffers for prompts of `count` rows of up to `length` tokens."""
-        key = (self.rows_of(count), bucket_of(length, self.config.buckets), images)
+        """Buffers for prompts of `count` rows of up to `length` tokens: the smallest that are warmed up, if any fit."""
+        rows = self.rows_of(count)
+        warm = [width for r, width, i in self._warm if (r, i) == (rows, images) and width >= length]
+        key = (rows, min(warm, default=bucket_of(length, self.config.buckets)), images)
         if key not in self._prompts:
             weights = self.passes.weights
             layers = self.deepstack_layers if images else 0
@@ -195,13 +198,20 @@ class Engine:
 
     @torch.inference_mode()
     def warm_up(self, shapes: Sequence[CallShape]) -> None:
-        """Get ready for these calls: afterwards they neither allocate nor capture, whichever comes next."""
+        """Get ready for these calls: afterwards they neither allocate nor capture, whichever comes next.
+
+        Shorter prompts are served, too. A call of another shape gets ready when it comes, which takes seconds on a GPU.
+        """
         with self.lock:
             for shape in shapes:
                 lane = self.lane(shape.rows, shape.block_size)
-                self.call_passes(lane, self.prompt(shape.rows, shape.prompt, shape.images), shape.drawn)
+                self.call_passes(lane, self._warmed(shape.rows, shape.prompt, shape.images), shape.drawn)
                 if shape.prefix:
-                    self.prefill_pass(self.prompt(1, shape.prefix, shape.prefix_images), shape.block_size)
+                    self.prefill_pass(self._warmed(1, shape.prefix, shape.prefix_images), shape.block_size)
+
+    def _warmed(self, count: int, length: int, images: bool) -> PromptBuffers:
+        self._warm.add((self.rows_of(count), bucket_of(length, self.config.buckets), images))
+        return self.prompt(count, bucket_of(length, self.config.buckets), images)
 
     def prefill(self, segment: Segment, pages: Sequence[Sequence[int]], block_size: int) -> None:
         """Fill pages of R rows with the keys and values of a segment (R, Q) that begins a prompt."""
