@@ -10,6 +10,7 @@ import torch
 from training.train import main, recipes_of
 from wamdiff2_core.distill.parallel import device_of
 from wamdiff2_core.distill.recipe import load_recipe, make_recipe
+from wamdiff2_core.distill.trainer import run_chain
 from wamdiff2_core.errors import ConfigError
 
 PHASES = [{"until": 0.5, "blocks": {4: 1.0}}, {"until": 1.0, "blocks": {8: 0.5, 32: 0.5}}]
@@ -64,6 +65,18 @@ def test_a_key_that_stands_twice(tmp_path):
 def test_an_override_that_is_no_yaml():
     with pytest.raises(ConfigError, match=r"override 'files=\[a': expected a value in YAML notation"):
         recipes_of("tiny_ar", ["files=[a"])
+
+
+@pytest.mark.parametrize(("source", "values"), [
+    ("ring", {"data": ["y"]}), ("ring", {"holdout": 7}), ("ring", {"source": "stream", "files": ["x"]}),
+    ("stream", {"files": ["x", "y"]}), ("stream", {"max_tokens": 99}), ("stream", {"image_root": "z"}),
+    ("stream", {"device": "cuda"}),
+])  # fmt: skip
+def test_recipes_of_one_chain_read_one_source(source, values):
+    first = make_recipe({"max_steps": 1, "source": source, "files": ["x"], "data": ["x"], "out": "o", "init": "i"})
+    second = make_recipe({**vars(first), **values})
+    with pytest.raises(ConfigError, match=f"expected one value of .*{next(iter(values))}"):
+        run_chain([first, second])
 
 
 def test_devices():

@@ -16,9 +16,10 @@ from stream_files import as_kind, mixed_file
 
 from wamdiff2_core import load_model
 from wamdiff2_core.distill import checkpoint
+from wamdiff2_core.distill.parallel import Team
 from wamdiff2_core.distill.recipe import Recipe
 from wamdiff2_core.distill.trainer import DivergedError, Trainer
-from wamdiff2_core.errors import CheckpointError
+from wamdiff2_core.errors import CheckpointError, ConfigError
 
 STEPS = 6
 PHASES = [{"until": 0.5, "blocks": {4: 1.0}}, {"until": 1.0, "blocks": {4: 0.5, 8: 0.5}}]
@@ -232,3 +233,16 @@ def test_where_nothing_can_be_written(micro_folder, tmp_path):
         checkpoint.save_state({}, tmp_path / "file" / "state.pt")
     with pytest.raises(CheckpointError, match="checkpoint could not be written: "):
         checkpoint.save_folder(load_model(micro_folder).model, micro_folder, tmp_path / "file" / "checkpoint")
+
+
+def test_ranks_that_see_different_folders(micro_folder, shard_root, tmp_path, monkeypatch):
+    values = {"init": str(micro_folder), "data": [str(shard_root)], "max_steps": 2}
+    Trainer(recipe_of(tmp_path, **values)).run()
+    trainer = Trainer(recipe_of(tmp_path, **values))
+    monkeypatch.setattr(Team, "unanimous", lambda self, value: value != 1.0)  # of "is it there?"
+    with pytest.raises(ConfigError, match="only some ranks see it; expected `out` in a folder that all machines share"):
+        trainer.resume()
+    monkeypatch.setattr(Team, "unanimous", lambda self, value: value != 2.0)  # of the step
+    with pytest.raises(ConfigError, match="step 2 here, another one on rank 0"):
+        trainer.resume()
+    trainer.source.close()

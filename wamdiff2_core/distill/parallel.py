@@ -112,6 +112,13 @@ class Team:
         wrong = torch.stack([(~torch.isfinite(local(one.detach()).sum())).float() for one in tensors]).sum()
         return not float(self.total(wrong))
 
+    def unanimous(self, value: float) -> bool:
+        """Whether all ranks have rank 0's value. All hear the same."""
+        other = torch.tensor(float(self.agreed(value) != value))
+        if self.several:
+            dist.all_reduce(other)  # in CPU memory, as `agreed`
+        return not float(other)
+
     def wait(self) -> None:
         """Until all ranks are here."""
         self.agreed(0.0)

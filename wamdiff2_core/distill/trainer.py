@@ -45,13 +45,12 @@ def run_recipe(recipe: Recipe) -> Path:
 def run_chain(
     recipes: Sequence[Recipe], watch_of: Callable[[Recipe], Watch | None] = lambda recipe: None
 ) -> list[Path]:
-    """Train recipes one after the other on one source of frames. Data settings are those of the first.
+    """Train recipes one after the other on one source of frames. ConfigError where their data settings differ.
 
     watch_of: what evaluates a recipe's checkpoints during training and at its end.
     Under torchrun this is one of its processes.
     """
-    if len({(recipe.parallel, recipe.device, recipe.source) for recipe in recipes}) > 1:
-        raise ConfigError("recipes that follow one another: expected the same parallel, device and source")
+    _check_chain(recipes)
     source: Source | None = None
     watches = [watch_of(recipe) for recipe in recipes]  # what is wrong with one shows before the first stage
     checkpoints = []
@@ -67,6 +66,21 @@ def run_chain(
             if source is not None:
                 source.close()
     return checkpoints
+
+
+# One source of data serves a chain: another value in a later recipe would be ignored.
+_SHARED = ("parallel", "device", "source", "data", "holdout", "follow", "ring_frames", "cameras", "prompt_room")
+_SHARED_STREAM = ("parallel", "device", "source", "files", "image_root", "max_tokens", "attention")
+
+
+def _check_chain(recipes: Sequence[Recipe]) -> None:
+    names = _SHARED_STREAM if recipes[0].source == "stream" else _SHARED
+    other = [name for name in names if any(getattr(recipe, name) != getattr(recipes[0], name) for recipe in recipes)]
+    if other:
+        raise ConfigError(
+            f"recipes that follow one another read the same data on the same devices: expected one value of "
+            f"{', '.join(other)} for all; train them in commands of their own"
+        )
 
 
 class Trainer:
@@ -250,11 +264,21 @@ class Trainer:
         self.state.save(self.out / "state.pt")
 
     def resume(self) -> bool:
-        """Go on where `out`/state.pt stopped: weights, optimiser, averages, schedule, data and random numbers."""
+        """Go on where `out`/state.pt stopped: weights, optimiser, averages, schedule, data and random numbers.
+
+        ConfigError where ranks see different files: `out` must be a folder that all machines share.
+        """
         path = self.out / "state.pt"
         there = path.exists()
+        if not self.team.unanimous(float(there)):
+            raise ConfigError(f"{path}: only some ranks see it; expected `out` in a folder that all machines share")
         if there:
             changed = self.state.load(path)
+            if not self.team.unanimous(float(self.clock.step)):
+                raise ConfigError(
+                    f"{path}: step {self.clock.step} here, another one on rank 0; expected `out` in a folder that all "
+                    "machines share"
+                )
             if self.team.leads:
                 print(_gone_on_with(path, self.clock, changed), flush=True)
         return there
