@@ -84,20 +84,26 @@ def test_a_truth_without_a_letter_is_in_no_accuracy(tmp_path: Path) -> None:
     assert alone["accuracy"] is None and alone["choices"] == 0
 
 
+def test_an_answer_that_is_no_text_is_a_wrong_one_not_one_less(tmp_path: Path) -> None:
+    values = [entry("behavior", 0, "q", "A", pred=pred) for pred in ("A", ["A"], 5, float("nan"), None)]
+    report = run.evaluate(run.DriveBenchJob(write_json(tmp_path / "in.json", values), tmp_path, tokenizer="words"))
+    assert (report["choices"], report["accuracy"], report["no_answer"], report["pred_no_text"]) == (5, 0.2, 4, 2)
+    assert any("2 entries have a pred that is no text" in line for line in row.measured(report, tmp_path).problems)
+
+
 def test_entries_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
     bad = [
         7,
         entry("behavior", 0, "q", "A") | {"question": None},
         entry("behavior", 0, "q", "A") | {"answer": float("nan")},
         entry("behavior", 0, "q", "A") | {"tag": "0"},
-        entry("behavior", 0, "q", "A", pred=["A"]),
         entry("behavior", 0, "q", "A", image_path=["x"]),
     ]
     found, left_out = data.read_samples(write_json(tmp_path / "in.json", [*bad, entry("behavior", 0, "q", "A")]))
-    assert len(found) == 1 and sum(left_out.values()) == 6 and left_out["question is no text"] == 1
+    assert len(found) == 1 and sum(left_out.values()) == 5 and left_out["question is no text"] == 1
     nan = entry("behavior", 0, "q", "A", pred=float("nan"))
     assert samples(tmp_path, [nan])[0].pred is None
-    with pytest.raises(DataError, match="none of its 6 entries"):
+    with pytest.raises(DataError, match="none of its 5 entries"):
         data.read_samples(write_json(tmp_path / "in.json", bad))
 
 
@@ -163,6 +169,9 @@ def test_what_the_judge_leaves_open_is_no_score(tmp_path: Path) -> None:
     figures = {figure.name: figure for figure in row.measured(report, tmp_path).figures}
     assert figures[f"behavior MCQ {report['judge']}"].value is None
     assert "1 not judged" in figures[f"behavior MCQ {report['judge']}"].note
+    report["parts"]["planning VQA"]["judge"]["not_answered"] = 1
+    told = {figure.name: figure.note for figure in row.measured(report, tmp_path).figures}
+    assert told[f"planning VQA {report['judge']}"] == "1 without an answer count 0"
 
 
 def test_without_a_judge_there_is_no_gpt_score(tmp_path: Path) -> None:
@@ -195,6 +204,13 @@ def test_a_checkpoint_answers_into_the_official_file(micro: Path, tmp_path: Path
     assert report["no_answer"] == sum(not one["pred"] for one in written) and report["latency_ms"] > 0.0
     back = run.evaluate(run.DriveBenchJob(tmp_path / "clean" / run.PREDICTIONS, tmp_path / "back", tokenizer="words"))
     assert back["parts"] == report["parts"] and back["accuracy"] == report["accuracy"]
+    picture(tmp_path / "nuscenes/samples/none.jpg")  # there now: only this question is asked
+    before = (tmp_path / "clean" / run.ROWS).read_bytes()
+    assert "picture" not in made(tmp_path / "clean")["failures"]
+    after = (tmp_path / "clean" / run.ROWS).read_bytes()
+    assert after.startswith(before) and len(after.splitlines()) == len(values)
+    with pytest.raises(DataError, match="none of 10 questions could be put to the checkpoint; .*Snow"):
+        made(tmp_path / "snow", corruption="Snow")
     foggy = made(tmp_path / "fog", corruption="Fog")
     assert "Fog pictures" in foggy["data"] and foggy["failures"]["picture"] == 1
     with pytest.raises(ConfigError, match="corruption"):

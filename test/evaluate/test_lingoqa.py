@@ -105,15 +105,15 @@ def test_two_processes_answer_the_same(lingo: Path, micro: Path, tmp_path: Path)
 
 
 def test_missing_cameras_and_pictures_fail_by_name(lingo: Path, micro: Path, tmp_path: Path) -> None:
-    refused = run.evaluate(job(lingo, tmp_path / "a", micro, fill="refuse"))
-    assert refused["failures"] == {"input": 3} and refused["answered"] == 0 and refused["latency_ms"] is None
+    with pytest.raises(DataError, match="none of 3 questions could be put to the checkpoint"):
+        run.evaluate(job(lingo, tmp_path / "a", micro, fill="refuse"))
     rows = lingo_rows()
     rows[0]["images"] = rows[1]["images"] = ["images/none.jpg"]
     rows[2]["images"] = rows[3]["images"] = []
     (tmp_path / "images").symlink_to(lingo / "images")
     parquet(tmp_path / "val.parquet", rows)
     made = run.evaluate(job(tmp_path, tmp_path / "b", micro))
-    assert made["failures"]["picture"] == 1 and made["no_answer"] >= 1
+    assert made["failures"]["picture"] == 1 and made["failures"]["input"] == 1 and made["black"] == 1
 
 
 def test_broken_references_are_named_or_counted(lingo: Path, tmp_path: Path) -> None:

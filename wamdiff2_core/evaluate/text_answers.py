@@ -68,23 +68,29 @@ class AskJob:
 def answer(job: AskJob, questions: Sequence[Question], tell: Callable[[str], None] = lambda text: None) -> list[Row]:
     """A row for each question, in their order: id, answer (None where there is none), failure, forwards, total_ms.
 
-    DataError if an id is there twice.
+    Questions that did not reach the model (a picture is missing) are not kept: the next call tries them again.
+    DataError if an id is there twice, or if no question reached the model, which is a wrong folder and no score of 0.
     """
     ids = [question.id for question in questions]
     if len(set(ids)) != len(ids):
         raise DataError(f"questions: expected different ids, {len(ids) - len(set(ids))} are there more than once")
     wanted = {job.key(question): question for question in questions}
-    found = {row["key"]: row for row in read_rows(job.rows) if row.get("key") in wanted}
+    found = {row["key"]: row for row in read_rows(job.rows) if row.get("key") in wanted and row.get("forwards")}
     todo = [(key, question) for key, question in wanted.items() if key not in found]
     job.rows.parent.mkdir(parents=True, exist_ok=True)
     with job.rows.open("a", encoding="utf-8") as sink:
         for number, row in enumerate(_answered(job, todo), start=1):
             found[row["key"]] = row
-            sink.write(json.dumps(row, allow_nan=False) + "\n")
-            sink.flush()
+            if row["forwards"]:
+                sink.write(json.dumps(row, allow_nan=False) + "\n")
+                sink.flush()
             if number % 50 == 0:
                 tell(f"{number} of {len(todo)} questions answered")
-    return [found[key] for key in wanted]
+    rows = [found[key] for key in wanted]
+    if rows and not any(row["forwards"] for row in rows):
+        told = rows[0]["message"] or rows[0]["failure"]
+        raise DataError(f"none of {len(rows)} questions could be put to the checkpoint; the first: {told}")
+    return rows
 
 
 def read_rows(file: Path) -> list[Row]:
@@ -163,11 +169,12 @@ def _work(job: AskJob, key: str, question: Question) -> Row:
 
     driver, fresh = _driver(job)
     head = {"key": key, "id": question.id}
+    # black stands for further cameras: a question without any picture goes to the driver as it is, which refuses it
     try:
         images = {name: read_image(path) for name, path in question.images.items()}
     except DataError as error:
         return {**head, "answer": None, "failure": "picture", "message": str(error), "forwards": 0, "total_ms": 0.0}
-    filled = [name for name in driver.cameras if name not in images and job.fill == "black"]
+    filled = [name for name in driver.cameras if name not in images and images and job.fill == "black"]
     images |= {name: np.zeros((*BLACK, 3), np.uint8) for name in filled}
     scene = Scene(images, question=question.text)
     if fresh:

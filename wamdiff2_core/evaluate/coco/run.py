@@ -138,14 +138,15 @@ def _rows(job: CocoJob, data: CocoData, images: Sequence[int], categories: Seque
     labels = {key: job.names.get(data.categories[key], data.categories[key]) for key in categories}
     key = _key(job, labels)
     file = job.out / ROWS
-    done = {row["image"]: row for row in read_rows(file) if row.get("key") == key}
+    done = {row["image"]: row for row in read_rows(file) if row.get("key") == key and row["failure"] is None}
     todo = [data.images[number] for number in images if number not in done]
     with file.open("a", encoding="utf-8") as sink:
         told = (job.checkpoint, job.setting, job.mode, job.dtype, labels)
         for count, row in enumerate(spread(_work, told, todo, job.workers, job.devices), start=1):
             done[row["image"]] = row
-            sink.write(json.dumps({"key": key, **row}, allow_nan=False) + "\n")
-            sink.flush()
+            if row["failure"] is None:  # other pictures are tried again by the next call
+                sink.write(json.dumps({"key": key, **row}, allow_nan=False) + "\n")
+                sink.flush()
             if count % 50 == 0:
                 job.tell(f"{count} of {len(todo)} pictures")
     return [done[number] for number in images]

@@ -84,6 +84,8 @@ def _figures(report: Mapping[str, Any]) -> list[Figure]:
         if "judge" in part:
             judged = part["judge"]
             note = f"{judged['not_judged']} not judged: {'; '.join(judged['problems'])}" if judged["problems"] else ""
+            if judged["not_answered"]:
+                note = "; ".join(filter(None, (note, f"{judged['not_answered']} without an answer count 0")))
             made.append(Figure(f"{name} {report['judge']}", judged["score"], "0-100", count=part["samples"], note=note))
     if report["judge"] is None:
         made.append(Figure("GPT score", None, "0-100", note="needs an outside judge; no endpoint was named"))
@@ -97,6 +99,8 @@ def _problems(report: Mapping[str, Any]) -> list[str]:
     for name, part in report["parts"].items():
         if part.get("truth_without_letter"):
             lines.append(f"{part['truth_without_letter']} entries of {name}: the truth holds no letter")
+    if report["pred_no_text"]:
+        lines.append(f"{report['pred_no_text']} entries have a pred that is no text: they count as not answered")
     if report["twice"]:
         lines.append(f"{report['twice']} questions are there more than once and count each time, as officially")
     if report["black"]:

@@ -62,7 +62,8 @@ def evaluate(job: DriveBenchJob) -> dict[str, Any]:
         write_json(job.out / PREDICTIONS, data.answered(samples, answers))
         samples = [replace(sample, pred=said) for sample, said in zip(samples, answers, strict=True)]
     report: dict[str, Any] = {"what": "drivebench", "data": describe(job, samples), "entries_left_out": left_out}
-    report |= {"twice": data.duplicates(samples), **score(samples, job.tokenizer, asking)}
+    told = 0 if rows else data.answers_of_no_text(samples)
+    report |= {"twice": data.duplicates(samples), "pred_no_text": told, **score(samples, job.tokenizer, asking)}
     report |= {"failures": text_answers.failures(rows), "black": sum(bool(row.get("black")) for row in rows)}
     report["latency_ms"], report["forwards"] = text_answers.cost(rows)
     write_json(job.out / RESULT, report)

@@ -152,6 +152,7 @@ def _judged(part: Part, group: Sequence[Sample], asking: Asking) -> dict[str, An
     scores = [verdict.score for verdict in verdicts if verdict.score is not None]
     return {
         "judged": len(scores),
+        "not_answered": sum(sample.pred is None for sample in group),
         "not_judged": problems.total(),
         "score": None if problems else sum(scores) / len(group),
         "problems": dict(problems.most_common(5)),

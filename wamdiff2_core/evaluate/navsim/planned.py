@@ -64,15 +64,16 @@ class Planned:
 def plan_scenes(job: PlanJob, files: Sequence[Path], rows: Path, tell: Callable[[str], None]) -> Planned:
     """Plans for all scenes. Files that cannot be read are left to whoever scores them."""
     key = job.key()
-    done = {row["id"]: row for row in read_rows(rows) if row.get("key") == key and "forwards" in row}
+    done = {row["id"]: row for row in read_rows(rows) if row.get("key") == key and row.get("forwards")}
     asked = list(_scenes(files))
     wanted = [one for one in asked if done.get(one[0], {}).get("seen") != one[2]]
     with rows.open("a", encoding="utf-8") as sink:
         told = (job.checkpoint, job.setting, job.dtype)
         for count, row in enumerate(spread(_work, told, wanted, job.workers, job.devices), start=1):
             done[row["id"]] = row
-            sink.write(json.dumps({"key": key, **row}, allow_nan=False) + "\n")
-            sink.flush()
+            if row["forwards"]:  # scenes that did not reach the model are tried again by the next call
+                sink.write(json.dumps({"key": key, **row}, allow_nan=False) + "\n")
+                sink.flush()
             if count % 50 == 0:
                 tell(f"{count} of {len(wanted)} scenes planned")
     made = [done[name] for name in dict.fromkeys(name for name, _, _ in asked)]
