@@ -37,20 +37,21 @@ class Flags:
     def __init__(self, count: int, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self.device = torch.zeros(count, dtype=torch.int64, device=device)
-        self._host = torch.zeros(count, dtype=torch.int64, pin_memory=self._cuda) if self._cuda else self.device
+        self._host = torch.zeros(2, count, dtype=torch.int64, pin_memory=self._cuda)
         self._events = [torch.cuda.Event() for _ in range(2)] if self._cuda else []
         self._posted = 0
 
     def post(self) -> int:
         """Ask for the flags as the work launched so far leaves them: a ticket for `read`."""
+        slot = self._posted % 2
+        self._host[slot].copy_(self.device, non_blocking=self._cuda)
         if self._cuda:
-            self._host.copy_(self.device, non_blocking=True)
-            self._events[self._posted % 2].record()
+            self._events[slot].record()
         self._posted += 1
         return self._posted - 1
 
     def read(self, ticket: int) -> list[int]:
-        """The flags of this ticket, or of a later one; at most the last two tickets can be asked for."""
+        """The flags of this ticket, one of the last two; waits until they are there."""
         if self._cuda:
             self._events[ticket % 2].synchronize()
-        return self._host.tolist()
+        return self._host[ticket % 2].tolist()
