@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,7 @@ from wamdiff2_core.distill.answers import Answerer, load_answerer
 from wamdiff2_core.distill.batch import RingBatch
 from wamdiff2_core.distill.data import Ring, Taught
 from wamdiff2_core.distill.forward import Pass
+from wamdiff2_core.distill.teacher import check_folders
 
 if TYPE_CHECKING:
     from wamdiff2_core.distill.recipe import Recipe
@@ -38,6 +40,7 @@ class Lessons:
     def of(cls, recipe: Recipe, ring: Ring, image_tokens: int) -> Lessons:
         cast = torch.bfloat16 if recipe.bf16 else torch.float32
         dtype = "bfloat16" if recipe.bf16 else "float32"
+        check_folders(Path(recipe.answers), Path(recipe.init), "answers")
         answerer = load_answerer(recipe.answers, Pass(cast), dtype, image_tokens, str(ring.device))
         return cls(cls.key_of(recipe), answerer, Taught(ring, recipe.answer_tasks))
 
