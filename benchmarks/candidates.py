@@ -13,13 +13,16 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from wamdiff2_core import DecodingConfig, Driver
+from wamdiff2_core.errors import Wamdiff2Error
 from wamdiff2_core.evaluate.frames import read_frames
 from wamdiff2_core.evaluate.machine import machine
 from wamdiff2_core.select.choose import Selector
@@ -96,7 +99,8 @@ def _plan_ms(driver: Driver, scene: Any, device: str) -> float:
     return (time.perf_counter() - began) * 1e3
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> int:
+    """0: done; 1: an input is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("figures", "latency"))
     parser.add_argument("paths", type=Path, nargs="+")
@@ -105,16 +109,24 @@ def main() -> None:
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--frames", type=int, default=40)
     parser.add_argument("--out", type=Path)
-    got = parser.parse_args()
-    if got.what == "figures":
-        report = report_figures(got.paths[0], got.weights)
-    else:
-        report = report_latency(*got.paths[:2], got.device, got.dtype, got.frames)
+    got = parser.parse_args(argv)
+    wanted = {"figures": 1, "latency": 2}[got.what]
+    if len(got.paths) != wanted:
+        parser.error(f"{got.what}: expected {wanted} path(s): a collection, or a checkpoint and scenes")
+    try:
+        if got.what == "figures":
+            report = report_figures(got.paths[0], got.weights)
+        else:
+            report = report_latency(got.paths[0], got.paths[1], got.device, got.dtype, got.frames)
+    except Wamdiff2Error as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     text = json.dumps(report, indent=1)
     print(text)
     if got.out:
         got.out.write_text(text + "\n", encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

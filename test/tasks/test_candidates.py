@@ -233,3 +233,13 @@ def test_recorded_surroundings_are_those_of_the_scene_now() -> None:
     assert len(world.things) == len(present) + len(record["static_objects"])
     assert world.things[0].speed == pytest.approx(present[0]["track"][0][3], abs=0.3)
     assert len(world.drivable) >= 1 and len(world.route) == len(record["route_centerline"])
+
+
+def test_the_benchmark_of_candidates_ends_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from benchmarks import candidates
+
+    assert candidates.main(["figures", str(tmp_path / "none.npz")]) == 1
+    assert str(tmp_path / "none.npz") in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        candidates.main(["latency", str(tmp_path)])
+    assert "expected 2 path(s)" in capsys.readouterr().err
