@@ -233,6 +233,17 @@ def test_where_nothing_can_be_written(micro_folder, tmp_path):
         checkpoint.save_state({}, tmp_path / "file" / "state.pt")
     with pytest.raises(CheckpointError, match="checkpoint could not be written: "):
         checkpoint.save_folder(load_model(micro_folder).model, micro_folder, tmp_path / "file" / "checkpoint")
+    with pytest.raises(ConfigError, match="out: expected a folder that can be written, .*file"):
+        Trainer(recipe_of(tmp_path / "file", init=str(micro_folder), data=["x"]))
+
+
+def test_a_full_disk_says_how_much_is_free(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(RuntimeError("unexpected pos 5 vs 3\nat ...")))
+    with pytest.raises(
+        CheckpointError, match=r"unexpected pos 5 vs 3 \(\d+\.\d GB are free there\); nothing was saved"
+    ):
+        checkpoint.save_state({}, tmp_path / "state.pt")
+    assert not list(tmp_path.iterdir())
 
 
 def test_ranks_that_see_different_folders(micro_folder, shard_root, tmp_path, monkeypatch):

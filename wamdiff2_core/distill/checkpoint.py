@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
-from wamdiff2_core.errors import CheckpointError
+from wamdiff2_core.errors import CheckpointError, ConfigError
 
 SHARD_BYTES = 15 * 10**6
 SIDE_FILES = (
@@ -124,7 +124,20 @@ def not_written(path: Path, error: BaseException) -> CheckpointError:
     """What could not be written, why, and what stands there now."""
     stands = "what was saved before still stands" if path.exists() else "nothing was saved here before"
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    with contextlib.suppress(OSError):  # torch's writer does not say that a disk is full
+        reason += f" ({shutil.disk_usage(path.parent).free / 1e9:.1f} GB are free there)"
     return CheckpointError(f"{path} could not be written: {reason}; {stands}")
+
+
+def check_writable(folder: Path) -> None:
+    """Make a run's folder, before hours are spent on what it shall hold. ConfigError where that cannot be."""
+    probe = folder / f".probe-{uuid.uuid4().hex[:8]}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(f"out: expected a folder that can be written, {folder}: {error.strerror or error}") from error
 
 
 def load_state(path: Path) -> dict:

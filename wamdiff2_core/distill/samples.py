@@ -194,6 +194,10 @@ def _add(frames: Frames, at: int, sample: dict, encoder: Encoder, rng: np.random
     arrays = frames.tasks[task]
     turns = {turn["from"]: turn["value"] for turn in sample["conversations"]}
     human, answer = turns["human"], turns["gpt"]
+    try:
+        (human + answer).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError("text is not UTF-8") from error
     if arrays.rows[at] < arrays.prompt.shape[1]:
         encoder.row(arrays, at, task, human, answer)
     if task == "plan":

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wamdiff2_core.distill.batch import TrainBatch
 from wamdiff2_core.distill.captured import CapturedStep
-from wamdiff2_core.distill.checkpoint import mend
+from wamdiff2_core.distill.checkpoint import check_writable, mend
 from wamdiff2_core.distill.forward import Pass, text_layer
 from wamdiff2_core.distill.log import TrainLog
 from wamdiff2_core.distill.on_policy import own_answers
@@ -106,6 +106,7 @@ class Trainer:
         self.recipe = recipe = replace(recipe, device=str(self.team.device))
         self.device, self.out = self.team.device, Path(recipe.out)
         if self.team.leads:
+            check_writable(self.out)
             mend(self.checkpoint)
         _set_up_torch(recipe)
         self.student = Student.load(recipe)
