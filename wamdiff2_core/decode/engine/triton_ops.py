@@ -19,7 +19,16 @@ from torch import Tensor
 from wamdiff2_core.decode.engine import triton_attend, triton_choose, triton_product, triton_rotate
 from wamdiff2_core.decode.engine.ops import Choice, Shape
 from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight
-from wamdiff2_core.decode.engine.triton_table import BUCKETS, Chunks, Tiles, bucket_of, chunks_of, tiles_of, wide
+from wamdiff2_core.decode.engine.triton_table import (
+    BUCKETS,
+    MOST_SPLITS,
+    Chunks,
+    Tiles,
+    bucket_of,
+    chunks_of,
+    tiles_of,
+    wide,
+)
 
 Weight: TypeAlias = Tensor | Fp8Weight
 _LOG2_E = math.log2(math.e)
@@ -107,7 +116,7 @@ class TritonOps:
                     counters = max(counters, tiles)
         head = min(self._tiles(*sizes.products["head"], bucket).block_n for bucket in buckets)
         pieces = sizes.tokens * triton.cdiv(sizes.vocab, head)
-        parts = sizes.tokens * sizes.heads * 16
+        parts = sizes.tokens * sizes.heads * MOST_SPLITS
         counters = max(counters, sizes.tokens * sizes.heads)
         self._partial = torch.empty(max(floats, parts * sizes.head_dim), dtype=torch.float32, device=device)
         self._small = torch.empty(max(squares, parts), dtype=torch.float32, device=device)

@@ -50,6 +50,11 @@ Key = tuple[str, int, int, int, int]
 
 TABLE: dict[Key, Tiles] = {}
 
+ATTEND: dict[tuple[int, int, int, int], Chunks] = {}
+"""Measured cuts of attention: (rows, queries of a row and key head, key heads, head size)."""
+MOST_SPLITS = 16
+"""What scratch is made for; splits are powers of two."""
+
 
 def bucket_of(tokens: int) -> int:
     """Smallest bucket that holds so many tokens; the largest one for more."""
@@ -90,6 +95,8 @@ def chunks_of(rows: int, width: int, group: int, kv_heads: int, places: int, hea
     It hangs on shapes alone: one graph serves every length. splitting: False where no scratch is kept for it.
     """
     queries = width * group
+    if splitting and (found := ATTEND.get((rows, queries, kv_heads, head_dim))):
+        return found
     block_m = min(128 if queries > 64 else 64, max(16, 1 << (queries - 1).bit_length()))
     block_k = 64
     tiles = -(-queries // block_m)
@@ -97,7 +104,7 @@ def chunks_of(rows: int, width: int, group: int, kv_heads: int, places: int, hea
     splits = 1
     most = -(-places // block_k)
     # Sums of a split are as large as its queries: many queries want few splits.
-    limit = 16 if block_m <= 32 else 8
+    limit = MOST_SPLITS if block_m <= 32 else 8
     while splitting and splits * 2 <= limit and splits < most and programs * splits * 2 <= 2 * _PROCESSORS:
         splits *= 2
     # One program that adds up many queries is slow, a second kernel is not; but that one wants whole groups in a tile.
