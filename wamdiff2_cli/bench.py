@@ -27,6 +27,8 @@ def run(
     data: Annotated[Path | None, typer.Option(help="Folder of shards; default: frames rendered now")] = None,
     blocks: Annotated[str, typer.Option("--block-sizes", help="Block sizes, like 1,4,8,16,32")] = "1,4,8,16,32",
     steps: Annotated[int, typer.Option(min=1, help="Most denoising steps per block")] = 8,
+    threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Probability from which a token is taken")] = 0.9,
+    rule: Annotated[str, typer.Option(help="dynamic, static, sequential or ordered")] = "dynamic",
     scenes: Annotated[int, typer.Option(min=1, help="Measured scenes per block size")] = 20,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch")] = 2,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
@@ -38,14 +40,17 @@ def run(
     """Medians per block size: a plan alone by stage, its forwards, and plan, boxes and answer together ("scene")."""
     from wamdiff2_cli.checkpoints import checkpoint_folder
     from wamdiff2_cli.evaluate import block_sizes
+    from wamdiff2_core import DecodingConfig
     from wamdiff2_core.evaluate.machine import machine
     from wamdiff2_core.evaluate.summary import write_json
 
     folder, sizes = checkpoint_folder(checkpoint), block_sizes(blocks)
     console = Console(stderr=True, quiet=as_json)
-    results = _measure(folder, data, sizes, steps, scenes, threads, (device, dtype), console)
-    settings = {"checkpoint": str(folder), "data": str(data or TOWN), "steps": steps, "threads": threads}
-    settings |= {"device": device, "dtype": dtype, "command": "wamdiff2 " + " ".join(sys.argv[1:])}
+    decoding = DecodingConfig(steps=steps, rule=rule, threshold=threshold)
+    results = _measure(folder, data, sizes, decoding, scenes, threads, (device, dtype), console)
+    settings = {"checkpoint": str(folder), "data": str(data or TOWN), "steps": steps, "rule": rule}
+    settings |= {"threshold": threshold, "threads": threads, "device": device, "dtype": dtype}
+    settings["command"] = "wamdiff2 " + " ".join(sys.argv[1:])
     report = {"what": "bench", "settings": settings, "machine": machine(device), "results": results}
     write_json(out, report)
     _show(report, as_json)
@@ -53,7 +58,7 @@ def run(
         append(results_file(), report)
 
 
-def _measure(folder, data, sizes, steps, scenes, threads, place, console) -> list[dict[str, object]]:
+def _measure(folder, data, sizes, decoding, scenes, threads, place, console) -> list[dict[str, object]]:
     import torch
     from rich.progress import track
 
@@ -61,11 +66,12 @@ def _measure(folder, data, sizes, steps, scenes, threads, place, console) -> lis
     from wamdiff2_core.evaluate.speed import measure
 
     torch.set_num_threads(threads)
-    driver = Driver.from_checkpoint(folder, *place)
+    device, dtype = place
+    driver = Driver.from_checkpoint(folder, device, dtype, decoding)
     chosen = _rendered(driver, scenes) if data is None else _stored(driver, data, scenes)
     results = []
     for size in track(sizes, "block sizes", console=console, disable=console.quiet):
-        results += measure(driver, chosen, [size], steps)
+        results += measure(driver, chosen, [size], decoding.steps)
     return results
 
 

@@ -28,6 +28,7 @@ class DemoOptions:
     block_size: int
     steps: int
     threshold: float
+    rule: str
     checkpoint: Path
     map_name: str
     rig: Path
@@ -41,6 +42,7 @@ def run(
     block_size: Annotated[int, typer.Option(min=1, max=256, help="Tokens decoded together; 1: autoregressive")] = 32,
     steps: Annotated[int, typer.Option(min=1, max=256, help="Most denoising steps per block")] = 3,
     threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Probability from which a token is taken")] = 0.6,
+    rule: Annotated[str, typer.Option(help="dynamic, static, sequential or ordered")] = "ordered",
     checkpoint: Annotated[Path | None, typer.Option(help="Checkpoint folder; default: the one here")] = None,
     map_name: Annotated[str, typer.Option("--map", help="Town01 and the like, or procedural:SEED")] = "Town10HD",
     rig: Annotated[Path | None, typer.Option(help="Camera rig file")] = None,
@@ -54,7 +56,7 @@ def run(
 
     config = graph.share_folder("config")
     options = DemoOptions(
-        seconds, seed, block_size, steps, threshold, checkpoint or graph.default_checkpoint(), map_name,
+        seconds, seed, block_size, steps, threshold, rule, checkpoint or graph.default_checkpoint(), map_name,
         rig or config / "rig_three.yaml", out, params or config / "demo.yaml",
     )  # fmt: skip
     if not (options.checkpoint / "config.json").is_file():
@@ -82,7 +84,7 @@ def drive_once(options: DemoOptions, console: Console) -> tuple[float, bool]:
     cameras = [camera.name for camera in load_rig(options.rig)]
     rig = str(options.rig.resolve())
     world = {"map": options.map_name, "seed": options.seed, "seconds": options.seconds, "rig": rig}
-    dial = {"block_size": options.block_size, "steps": options.steps, "threshold": options.threshold}
+    dial = {name: getattr(options, name) for name in ("block_size", "steps", "threshold", "rule")}
     own = {**dial, "cameras": cameras, "rig": rig, "checkpoint": str(options.checkpoint.resolve())}
     clear_folder(options.out)
     nodes = graph.demo(cameras, world, own, options.out.resolve() / "bag")

@@ -28,6 +28,7 @@ def run(
     block_size: Annotated[int, typer.Option(min=1, help="Tokens decoded together; 1: autoregressive")] = 32,
     steps: Annotated[int, typer.Option(min=1, help="Most denoising steps per block")] = 8,
     threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Probability from which a token is taken")] = 0.9,
+    rule: Annotated[str, typer.Option(help="dynamic, static, sequential or ordered")] = "dynamic",
     candidates: Annotated[int, typer.Option(min=0, help="Also draw so many plans at random")] = 0,
     temperature: Annotated[float, typer.Option(min=0.0, help="Of these draws; 0: none is random")] = 1.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Of these draws; default: others each time")] = None,
@@ -43,7 +44,7 @@ def run(
     from wamdiff2_core.evaluate.frames import read_image
     from wamdiff2_core.scene import EgoState, Plan, Scene
 
-    decoding = DecodingConfig(block_size=block_size, steps=steps, threshold=threshold)
+    decoding = DecodingConfig(block_size=block_size, steps=steps, rule=rule, threshold=threshold)
     driver = Driver.from_checkpoint(checkpoint_folder(checkpoint), device, dtype, decoding)
     pictures = {name: read_image(path) for name, path in zip(_cameras(driver, len(images)), images)}
     scene = Scene(pictures, instruction, EgoState((speed, 0.0)), question)

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from wamdiff2_core.decode.config import RULES
 from wamdiff2_core.errors import ConfigError, DataError
 from wamdiff2_core.tasks.checks import MAX_INSTRUCTION, MAX_QUESTION
 from wamdiff2_ros.deadline import parse_dial
 from wamdiff2_ros.frame_groups import MISSING_CAMERA
 from wamdiff2_ros.texts import plain_text
 
-RULES = ("dynamic", "static", "sequential")
 TASKS = ("plan", "detect", "ask")
 TRANSPORTS = ("compressed", "raw")
 RELIABILITIES = ("best_effort", "reliable")

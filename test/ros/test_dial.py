@@ -12,7 +12,10 @@ pytest.importorskip("rclpy")
 from dial_driver import DialDriver  # noqa: E402
 from rclpy.parameter import Parameter  # noqa: E402
 
-TURNS = ((4, 2, "static", 0.5), (8, 8, "dynamic", 0.9), (16, 4, "sequential", 0.25), (32, 1, "dynamic", 1.0))
+TURNS = (
+    (4, 2, "static", 0.5), (8, 8, "dynamic", 0.9), (16, 4, "sequential", 0.25), (32, 1, "dynamic", 1.0),
+    (32, 3, "ordered", 0.625),
+)  # fmt: skip
 
 
 def test_every_answer_is_made_with_one_setting_and_says_which(make_harness: Any) -> None:

@@ -21,6 +21,7 @@ from wamdiff2_ros.graph import share_folder
 
 DRIVER: dict[str, Any] = {
     "device": "cpu", "dtype": "float32", "threads": 1, "block_size": 32, "steps": 3, "threshold": 0.6,
+    "rule": "ordered",
     "tasks": ["plan", "detect"],
     "detect_rate_hz": 0.2, "sync_tolerance_s": 0.05, "max_frame_age_s": 0.8, "odometry_max_age_s": 0.8,
     "max_plan_age_s": 10.0,
