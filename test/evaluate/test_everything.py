@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from wamdiff2_cli.main import app
 from wamdiff2_core.errors import ConfigError, DataError, Wamdiff2Error
 from wamdiff2_core.evaluate.everything import config as configuration
-from wamdiff2_core.evaluate.everything import options, output, registry
+from wamdiff2_core.evaluate.everything import options, output, plots, registry
 from wamdiff2_core.evaluate.everything.benchmark import Figure, Measured, Request
 from wamdiff2_core.evaluate.everything.run import evaluate
 from wamdiff2_core.evaluate.everything.table import best
@@ -162,6 +162,16 @@ def test_best_points() -> None:
     assert best(points, True) == [4, 1] and best(points, False) == [0, 2]
 
 
+def test_zeros_alone_are_drawn_on_a_scale_without_negative_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "png_uri", lambda figure: figure.axes[0])
+    row = {"checkpoint": "a", "setting": "B=1", "mean": 0.0, "std": None, "values": [0.0], "unit": "", "figure": "f"}
+    assert plots.main_figures([row]).get_xlim() == (0.0, 1.0)
+    assert plots.main_figures([{**row, "mean": 5.0}]).get_xlim()[1] > 5.0
+    point = {"checkpoint": "a", "setting": "B=1", "latency_ms": 5.0, "value": 0.0, "std": None, "best": True}
+    front = {"points": [point], "more_is_better": True, "figure": "f", "unit": ""}
+    assert plots.pareto(front).get_ylim() == (-0.05, 1.0)
+
+
 WRONG = {
     "no list": ("[]", "expected entries"),
     "no yaml": ("a: [", "YAML"),
@@ -221,7 +231,9 @@ def test_the_command_on_small_data(micro: Path, shards: Path, tmp_path: Path) ->
     results.mkdir()
     for file in (GOLDEN / "02_mixed_two_files" / "input").glob("*.gz"):
         (results / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
-    questions = write_json(tmp_path / "q.json", [drivebench_entry("behavior", 0, "q", "A", image_path=shown)])
+    gone = {"CAM_FRONT": "nuscenes/samples/CAM_FRONT/2.jpg"}
+    asked = [drivebench_entry("behavior", 0, "q", "A", image_path=paths) for paths in (shown, gone)]
+    questions = write_json(tmp_path / "q.json", asked)
     values = {
         "checkpoints": {"micro": str(micro)}, "decoding": "B=8|32,steps=2", "out": str(tmp_path / "out"),
         "benchmarks": {
@@ -229,7 +241,8 @@ def test_the_command_on_small_data(micro: Path, shards: Path, tmp_path: Path) ->
             "frames": {"data": str(shards), "frames": 2},
             "lingoqa": {"references": str(lingo / "val.parquet"), "images": str(lingo), "fill": "black",
                         "tokenizer": "words"},
-            "drivebench": {"questions": str(questions), "images": str(tmp_path), "tokenizer": "words"},
+            "drivebench": {"questions": str(questions), "images": str(tmp_path), "fill": "black",
+                           "tokenizer": "words"},
         },
     }  # fmt: skip
     config = write_json(tmp_path / "all.yaml", values)  # JSON is YAML
@@ -240,7 +253,8 @@ def test_the_command_on_small_data(micro: Path, shards: Path, tmp_path: Path) ->
     assert {name for name, _, _ in rows} == {"bench2drive", "frames", "lingoqa", "drivebench"}
     assert rows["bench2drive", "driving score", ""]["mean"] is not None
     lost = rows["drivebench", "accuracy", "B=8,steps=2,threshold=0.9"]
-    assert lost["mean"] == 0.0 and lost["failed"] == 1  # two cameras are missing: no answer, and wrong
+    assert lost["count"] == 2 and lost["mean"] <= 0.5 and lost["failed"] >= 1  # a picture is missing: a wrong answer
+    assert "1 questions got no answer: picture" in lost["problems"]
     assert rows["lingoqa", "Lingo-Judge", "B=8,steps=2,threshold=0.9"]["mean"] is None
     assert [one["benchmark"] for one in report["absent"]][0] == "world"
     values["benchmarks"]["lingoqa"]["references"] = str(questions)

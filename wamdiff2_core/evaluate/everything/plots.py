@@ -27,6 +27,8 @@ def pareto(front: Mapping[str, Any]) -> str:
     axes.plot([x for x, _ in joined], [y for _, y in joined], color=INK, linewidth=1, alpha=0.6, zorder=0)
     axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     axes.margins(x=0.15, y=0.15)
+    if not any(point["value"] for point in front["points"]):
+        axes.set_ylim(-0.05, 1.0)  # zeros alone have no scale of their own
     axes.set_xlabel("ms of one answer or plan alone (median)")
     better = "more" if front["more_is_better"] else "less"
     unit = f" ({front['unit']})" if front["unit"] else ""
