@@ -15,8 +15,9 @@ from tiny_models import EOS, MASK, block_diffusion, config_dict, loaded, prompt,
 from torch import Tensor
 
 from wamdiff2_core import BlockDecoder, DecodingConfig, load_model
+from wamdiff2_core.decode.engine.config import EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
-from wamdiff2_core.decode.engine.engine import EngineConfig
+from wamdiff2_core.decode.engine.kernel_sets import plain_set
 from wamdiff2_core.decode.engine.ops import Choice, TorchOps
 from wamdiff2_core.decode.scaffold import Scaffold
 from wamdiff2_core.errors import ConfigError, DataError
@@ -42,7 +43,8 @@ class Scripted(TorchOps):
 def scripted(write, width: int, rows: int = 1, lookahead: int = 0, prediction: str = "same"):
     ops = Scripted(rows, width, write)
     config = EngineConfig(**SMALL, rows=(rows,), block_sizes=(width,), lookahead=lookahead)
-    decoder = EngineDecoder(loaded(prediction, "causal"), config, ops)
+    model = loaded(prediction, "causal")
+    decoder = EngineDecoder(model, config, plain_set(model, config, ops))
     decoder.engine.call_passes(decoder.engine.lane(1, width), decoder.engine.prompt(1, 5, False), False)
     ops.calls = 0  # getting ready runs passes on a GPU
     return decoder, ops
@@ -184,7 +186,7 @@ def test_upstream_answer_with_a_mask_token(tmp_path) -> None:
 
     for steps, status, count in ((4, "truncated", 4), (2, "invalid", 4)):
         config = EngineConfig(**SMALL, rows=(1,), block_sizes=(4,), lookahead=0)
-        decoder = EngineDecoder(model, config, Scripted(1, 4, write))
+        decoder = EngineDecoder(model, config, plain_set(model, config, Scripted(1, 4, write)))
         out = decoder.generate(prompt(5)[0], config=DecodingConfig(4, steps, max_new_tokens=4))
         assert (out.status, len(out.tokens), out.steps_per_block) == (status, count, [steps])
 

@@ -11,8 +11,8 @@ from test_decoder_golden import CASES, arguments, config_of
 from tiny_models import GOLDEN
 
 from wamdiff2_core import BlockDecoder, DecodingConfig, load_model
+from wamdiff2_core.decode.engine.config import EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
-from wamdiff2_core.decode.engine.engine import EngineConfig
 from wamdiff2_core.decode.likelihood import remasked_log_likelihood
 from wamdiff2_core.driver import Driver
 from wamdiff2_core.scene import EgoState, Scene

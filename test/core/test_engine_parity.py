@@ -12,8 +12,8 @@ from tiny_models import EOS, config_dict, loaded, prompt, random_model, save
 
 from wamdiff2_core import BlockDecoder, DecodingConfig, load_model
 from wamdiff2_core.decode.config import RULES
+from wamdiff2_core.decode.engine.config import EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
-from wamdiff2_core.decode.engine.engine import EngineConfig
 from wamdiff2_core.decode.scaffold import Scaffold
 
 KINDS = list(product(("next", "same"), ("causal", "block_causal")))

@@ -15,8 +15,8 @@ from wamdiff2_core import BlockDecoder, DecodingConfig
 from wamdiff2_core.decode.accept import accept
 from wamdiff2_core.decode.blocks import Prediction, Vocabulary, apply_step, block_ranks, open_block, scaffold_block
 from wamdiff2_core.decode.config import RULES
+from wamdiff2_core.decode.engine.config import CallShape, EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
-from wamdiff2_core.decode.engine.engine import CallShape, EngineConfig
 from wamdiff2_core.decode.engine.request import AllowedSets, Request, RowRequest
 from wamdiff2_core.decode.engine.rules import keep
 from wamdiff2_core.decode.engine.schedule import schedule
@@ -141,7 +141,7 @@ def test_nan_at_places_that_are_not_asked_for() -> None:
     """With "next" prediction a lone first position is read from the clean token before it."""
     for following, want in ((True, Code.RUNNING), (False, Code.INVALID)):
         answers = started(VOCABULARY, DecodingConfig(3, 9, "dynamic"), [Scaffold((None, (5,), (6,)))], [6])
-        answers._following = following
+        answers.following = following
         seen = seen_of([[7, 7, 7]])
         seen.usable[0, 2] = False
         answers.apply(seen)

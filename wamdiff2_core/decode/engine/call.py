@@ -41,6 +41,7 @@ class Call:
     def clock(self, started: float, vision_ms: float, prefill_from: float) -> None:
         """When the call began (for the time limit) and when the prompt's own work began."""
         self.started, self.vision_ms, self.prefill_from = started, vision_ms, prefill_from
+        self._prefilled: float | None = None
 
     def finish(self) -> list[DecodeResult]:
         """Run to the end; a result per row."""
@@ -52,8 +53,9 @@ class Call:
             finally:
                 lane.answers.idle()  # on the device behind all launches: what comes late finds no row to change
                 lease.end()
-        decode_ms = (time.perf_counter() - self._launched) * 1e3
-        prefill_ms = (self._launched - self.prefill_from) * 1e3
+        ended = time.perf_counter()
+        prefilled = ended if self._prefilled is None else self._prefilled
+        prefill_ms, decode_ms = (prefilled - self.prefill_from) * 1e3, (ended - prefilled) * 1e3
         return [self._result(row, report, prefill_ms, decode_ms) for row in range(len(self.limits))]
 
     def _run(self, lane: Lane) -> RowReports:
@@ -70,7 +72,6 @@ class Call:
         if self.sampler is not None:
             self._draw(lane, self.sampler)
         if self._late():
-            self._launched = time.perf_counter()
             lane.answers.begin()
         else:
             self._launch(lane, keys)
@@ -80,19 +81,25 @@ class Call:
         """Pass after pass. The flags of a launch are read behind the next one, or (lookahead 0) before it."""
         graphs, flags, ahead = self.engine.graphs, lane.flags, self.engine.lookahead
         graphs.run(keys["first"])
-        self._launched = time.perf_counter()
         ticket = flags.post()
-        running, waiting = 1, 1
+        running, waiting = True, True
         ends = self.engine.loaded.eos_token_ids
         for kind in schedule(self.config, self.scaffolds, self.limits, ends, ahead):
             if not ahead:
-                running, waiting = flags.read(ticket)
+                running, waiting = self._progress(lane, ticket)
             if not running or self._late():
                 return
             graphs.run(keys[kind or (WIDE if waiting else NARROW)])
             before, ticket = ticket, flags.post()
             if ahead:
-                running, waiting = flags.read(before)
+                running, waiting = self._progress(lane, before)
+
+    def _progress(self, lane: Lane, ticket: int) -> tuple[bool, bool]:
+        """Whether a row runs and whether one waits, as the launch of this ticket left them."""
+        found = lane.progress(ticket)
+        if self._prefilled is None:
+            self._prefilled = time.perf_counter()
+        return found
 
     def _requests(self, held: int) -> Iterator[tuple]:
         for row, limit in enumerate(self.limits):

@@ -10,8 +10,9 @@ from torch import Tensor
 from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.decode.decoder import BlockDecoder, Generation, Prefix
 from wamdiff2_core.decode.engine.call import Call
-from wamdiff2_core.decode.engine.engine import Engine, EngineConfig
-from wamdiff2_core.decode.engine.ops import Ops
+from wamdiff2_core.decode.engine.config import EngineConfig
+from wamdiff2_core.decode.engine.engine import Engine
+from wamdiff2_core.decode.engine.kernel_sets import KernelSet
 from wamdiff2_core.decode.engine.prefix import PagedPrefix
 from wamdiff2_core.decode.sampling import sampler_of
 from wamdiff2_core.decode.segment import Segment, join, prompt_segment
@@ -28,14 +29,16 @@ class EngineDecoder(BlockDecoder):
     `forwards` are those the row would take alone. `forward` and `prompt_logits` run the plain kernel set.
     """
 
-    def __init__(self, model: LoadedModel, config: EngineConfig | None = None, ops: Ops | None = None) -> None:
-        """Raises ConfigError for a model that the engine cannot run."""
+    def __init__(
+        self, model: LoadedModel, config: EngineConfig | None = None, kernels: str | KernelSet = "auto"
+    ) -> None:
+        """See Engine. Raises ConfigError for a model that the engine cannot run."""
         super().__init__(model, "plain")
-        self.engine = Engine(model, config, ops)
+        self.engine = Engine(model, config, kernels)
 
     @property
     def kernels(self) -> str:
-        return f"engine ({self.engine.passes.ops.name})"
+        return f"engine ({self.engine.kernels.name})"
 
     @torch.inference_mode()
     def prefill(

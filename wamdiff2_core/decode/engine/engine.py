@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from wamdiff2_core.decode.blocks import Vocabulary
+from wamdiff2_core.decode.engine.config import CallShape, EngineConfig
 from wamdiff2_core.decode.engine.graphs import GraphSet
+from wamdiff2_core.decode.engine.kernel_sets import KernelSet, kernel_set
 from wamdiff2_core.decode.engine.lane import Lane, LaneSize
-from wamdiff2_core.decode.engine.ops import Ops, TorchOps
 from wamdiff2_core.decode.engine.pages import PagePool, PageTable
-from wamdiff2_core.decode.engine.prompt import BUCKETS, PromptBuffers, bucket_of
+from wamdiff2_core.decode.engine.prompt import PromptBuffers, bucket_of
 from wamdiff2_core.decode.engine.request import AllowedSets
 from wamdiff2_core.decode.engine.step import Passes
 from wamdiff2_core.decode.engine.weights import pack
@@ -27,56 +27,6 @@ from wamdiff2_core.model.vision import ImageFeatures
 Encode = Callable[[LoadedModel, Tensor | None, Tensor | None], ImageFeatures | None]
 
 
-@dataclass(frozen=True)
-class EngineConfig:
-    """Sizes that are fixed when an engine is made.
-
-    rows: batch sizes that have passes of their own; a call takes the smallest that holds it. block_sizes: which are
-    allowed. max_length: most tokens of a row, prompt and answer together. max_answer: most tokens of an answer.
-    page_size: tokens a page. prefixes: rows of max_length that shared prefixes may hold beside the running call.
-    buckets: lengths that prompts are padded to. lookahead: launches that go out before the flags of the one before them
-    are read, 0 or 1; None: 1 on a GPU, else 0.
-    """
-
-    rows: tuple[int, ...] = (1, 4)
-    block_sizes: tuple[int, ...] = (1, 4, 8, 16, 32)
-    max_length: int = 4096
-    max_answer: int = 512
-    page_size: int = 16
-    prefixes: int = 2
-    buckets: tuple[int, ...] = BUCKETS
-    lookahead: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("rows", "block_sizes", "buckets"):
-            values = getattr(self, name)
-            if not values or min(values) < 1 or list(values) != sorted(set(values)):
-                raise ConfigError(f"engine {name}: expected integers >= 1 in rising order, got {values}")
-        for name in ("max_length", "max_answer", "page_size"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"engine {name}: expected an integer >= 1, got {getattr(self, name)}")
-        if self.prefixes < 0:
-            raise ConfigError(f"engine prefixes: expected an integer >= 0, got {self.prefixes}")
-        if self.lookahead not in (0, 1, None):
-            raise ConfigError(f"engine lookahead: expected 0, 1 or None, got {self.lookahead}")
-
-
-@dataclass(frozen=True)
-class CallShape:
-    """A kind of call to get ready for: rows, block size, tokens of the prompt behind its prefix, whether images stand
-
-    among them, whether tokens are drawn. prefix: tokens of a shared prefix (0: none) with images if prefix_images.
-    """
-
-    rows: int = 1
-    block_size: int = 32
-    prompt: int = 64
-    images: bool = False
-    drawn: bool = False
-    prefix: int = 0
-    prefix_images: bool = True
-
-
 class Engine:
     """One call at a time; calls of several threads wait for one another."""
 
@@ -84,10 +34,10 @@ class Engine:
         self,
         loaded: LoadedModel,
         config: EngineConfig | None = None,
-        ops: Ops | None = None,
+        kernels: str | KernelSet = "auto",
         encode_images: Encode = encode,
     ) -> None:
-        """ops: None = plain PyTorch. encode_images: how images become features, to be replaced by a captured one.
+        """kernels: see `kernel_set`. encode_images: how images become features.
 
         Raises ConfigError for a model that the engine cannot run.
         """
@@ -96,7 +46,10 @@ class Engine:
         ahead = self.config.lookahead
         self.lookahead = int(self.device.type == "cuda") if ahead is None else ahead
         self.dtype = loaded.model.model.language_model.embed_tokens.weight.dtype
-        weights = pack(loaded, self.config.max_length)
+        if isinstance(kernels, str):
+            kernels = kernel_set(kernels, loaded, self.config)
+        self.kernels = kernels
+        weights = pack(loaded, self.config.max_length, kernels.fp8)
         size = self.config.page_size
         self.row_pages = -(-self.config.max_length // size)
         most = max(self.config.rows)
@@ -112,7 +65,8 @@ class Engine:
         self.sets = AllowedSets(weights.vocab_size, self.device)
         self.passes = Passes(
             weights=weights,
-            ops=ops or TorchOps(size),
+            ops=self.kernels.ops,
+            moves=self.kernels.moves,
             pool=self.pool,
             sets=self.sets,
             following=loaded.prediction == "next",
@@ -193,7 +147,7 @@ class Engine:
             table = self.table(prompt.rows)
             table.load([])
             prompt.clear()
-            self.graphs.prepare(key, partial(self._prefill, table, prompt, block))
+            self.graphs.prepare(key, partial(self.passes.prefill, table, prompt, block))
         return key
 
     @torch.inference_mode()
@@ -221,7 +175,3 @@ class Engine:
         self.table(prompt.rows).load(pages)
         prompt.load(segment, [width] * rows, [0] * rows)
         self.graphs.run(key)
-
-    def _prefill(self, table: PageTable, prompt: PromptBuffers, block_size: int) -> None:
-        pages = table.pages if self.passes.whole_table else table.pages[:, : max(table.used, 1)]
-        self.passes.prefill(pages, prompt, block_size)

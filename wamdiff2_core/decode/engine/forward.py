@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from wamdiff2_core.decode.engine.ops import Ops
-from wamdiff2_core.decode.engine.pages import PagePool, slots_of
+from wamdiff2_core.decode.engine.pages import PagePool
 from wamdiff2_core.decode.engine.weights import TextWeights
 
 
@@ -16,23 +16,22 @@ from wamdiff2_core.decode.engine.weights import TextWeights
 class Tokens:
     """W tokens of each of R rows on their way through the layers.
 
-    embeds (R, W, H); cos, sin (R, W, D); place (R, W) int64: where in the row their keys go; limit (R, W): how many
-    places of the row they see; live (R, W): the others write to the trash page and see nothing.
+    embeds (R, W, H); cos, sin (R, W, D); slot (R, W) int64: where their keys go; limit (R, W) int32: how many places of
+    the row they see.
     """
 
     embeds: Tensor
     cos: Tensor
     sin: Tensor
-    place: Tensor
+    slot: Tensor
     limit: Tensor
-    live: Tensor
 
 
 def join(parts: list[Tokens]) -> Tokens:
     """Tokens of each row behind one another."""
     if len(parts) == 1:
         return parts[0]
-    names = ("embeds", "cos", "sin", "place", "limit", "live")
+    names = ("embeds", "cos", "sin", "slot", "limit")
     return Tokens(*(torch.cat([getattr(part, name) for part in parts], 1) for name in names))
 
 
@@ -45,8 +44,7 @@ def run_layers(
     """
     rows, width, size = tokens.embeds.shape
     hidden = tokens.embeds.reshape(rows * width, size)
-    slot = slots_of(pages, tokens.place, tokens.live, pool.page_size).flatten()
-    limit = torch.where(tokens.live, tokens.limit, 0).to(torch.int32).flatten()
+    slot, limit = tokens.slot.flatten(), tokens.limit.flatten()
     cos, sin = tokens.cos.flatten(0, 1).contiguous(), tokens.sin.flatten(0, 1).contiguous()
     shape, eps = weights.shape, weights.shape.eps
     for number, layer in enumerate(weights.layers):

@@ -27,7 +27,8 @@ class LaneSize:
 class Lane:
     """carry (R, H): hidden state of each row's last clean token ("next" prediction). uniforms (R, U) fp64: numbers for
 
-    drawing tokens, B for each of a row's steps in turn. flags: how many rows run, and how many of these wait to go on.
+    drawing tokens, B for each of a row's steps in turn. flags (2 R): which rows run, and which of these wait to go on.
+    noisy: whether passes have noisy tokens; with "next" prediction and B = 1 they would tell nothing.
     """
 
     def __init__(
@@ -38,7 +39,8 @@ class Lane:
         self.answers = Answers(self.request, vocabulary, following)
         self.table = PageTable(size.rows, size.pages, device)
         self.carry = torch.zeros(size.rows, size.hidden, device=device, dtype=dtype)
-        self.flags = Flags(2, device)
+        self.noisy = not (following and size.block_size == 1)
+        self.flags = Flags(2 * size.rows, device)
         self.report = torch.zeros(size.rows, self._width(), dtype=torch.int64, device=device)
         self._report_host = torch.zeros_like(self.report, device="cpu", pin_memory=device.type == "cuda")
         self._device = device
@@ -56,7 +58,12 @@ class Lane:
         """Write the flags as the rows stand now, on the device."""
         running = self.answers.running
         waiting = running & ~self.answers.masked().any(1)
-        self.flags.device.copy_(torch.stack((running.sum(), waiting.sum())))
+        self.flags.device.copy_(torch.cat((running, waiting)))
+
+    def progress(self, ticket: int) -> tuple[bool, bool]:
+        """Whether a row ran and whether one waited when the flags of this ticket were posted."""
+        flags = self.flags.read(ticket)
+        return any(flags[: self.size.rows]), any(flags[self.size.rows :])
 
     def _width(self) -> int:
         return 3 * self.request.places + self.answers.log.shape[1] + 3

@@ -93,5 +93,5 @@ class PageTable:
 
 def slots_of(pages: Tensor, place: Tensor, live: Tensor, page_size: int) -> Tensor:
     """Slots (R, W) int64 of logical places (R, W) int64; those that are not `live` (R, W) point at the trash page."""
-    page = pages.long().gather(1, torch.where(live, place // page_size, 0))
-    return torch.where(live, page * page_size + place % page_size, TRASH)
+    page = pages.long().gather(1, (place // page_size).masked_fill(~live, 0))
+    return (page * page_size + place % page_size).masked_fill(~live, TRASH)

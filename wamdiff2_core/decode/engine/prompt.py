@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from wamdiff2_core.decode.engine.forward import Tokens
+from wamdiff2_core.decode.engine.pages import slots_of
 from wamdiff2_core.decode.engine.staging import Staged
 from wamdiff2_core.decode.segment import Segment
 from wamdiff2_core.errors import ConfigError
@@ -63,9 +64,10 @@ class PromptBuffers:
         self._staged.host.zero_()
         self._staged.send()
 
-    def tokens(self, block_size: int) -> Tokens:
+    def tokens(self, block_size: int, pages: Tensor, page_size: int) -> Tokens:
         """The prompt's tokens; each sees its own block of `block_size`, counted from token 0, and all before it."""
         length, held = self._staged.device[0][:, None], self._staged.device[1][:, None]
-        place = held + self._order
+        place, live = held + self._order, self._order < length
         limit = torch.minimum((place // block_size + 1) * block_size, held + length)
-        return Tokens(self.embeds, self.cos, self.sin, place, limit, (self._order < length).expand_as(place))
+        limit = limit.masked_fill(~live, 0).to(torch.int32)
+        return Tokens(self.embeds, self.cos, self.sin, slots_of(pages, place, live, page_size), limit)

@@ -46,6 +46,11 @@ class Request:
         self.clear()
 
     @property
+    def packed(self) -> Tensor:
+        """All of it: (R, 3 N + 8) int64, given, rank and sets, then the scalars in the order of their names above."""
+        return self._staged.device
+
+    @property
     def given(self) -> Tensor:
         return self._part(0)
 

@@ -51,7 +51,7 @@ class Answers:
 
     def __init__(self, request: Request, vocabulary: Vocabulary, following: bool) -> None:
         """following: "next" prediction, where a lone first position costs no pass."""
-        self.request, self.vocabulary, self._following = request, vocabulary, following
+        self.request, self.vocabulary, self.following = request, vocabulary, following
         self.size, self.rows, self.places = request.block_size, request.rows, request.places
         device = request.device
         self._fill = vocabulary.mask if vocabulary.mask is not None else int(vocabulary.eos[0])
@@ -124,7 +124,7 @@ class Answers:
         self._count(moving, more)
         rest = seen.usable[:, 1:].all(1)
         # What stands behind a lone first position is not asked for with "next" prediction.
-        usable = seen.usable[:, 0] & (rest | ~more if self._following else rest)
+        usable = seen.usable[:, 0] & (rest | ~more if self.following else rest)
         self.steps += moving
         self.moves += moving
         self._note(running)
@@ -169,7 +169,7 @@ class Answers:
         self.code.copy_(torch.where(done & (ended | full), result, self.code))
 
     def _count(self, moving: Tensor, more: Tensor) -> None:
-        counted = moving & (self.ahead | more) if self._following else moving
+        counted = moving & (self.ahead | more) if self.following else moving
         self.passes += counted
         self.ahead &= ~counted
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from wamdiff2_core.decode.engine.ops import LayerWeights, Shape
+from wamdiff2_core.decode.engine.triton_fp8 import Fp8Weight, quantise, quantise_layer
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
 
@@ -26,7 +27,7 @@ class TextWeights:
 
     embed: Tensor
     layers: tuple[LayerWeights, ...]
-    head: Tensor
+    head: Tensor | Fp8Weight
     cos: Tensor
     sin: Tensor
     shape: Shape
@@ -46,8 +47,8 @@ class TextWeights:
 
 
 @torch.inference_mode()
-def pack(loaded: LoadedModel, positions: int) -> TextWeights:
-    """Copy the text model's weights into the engine's form, with turns for `positions` places.
+def pack(loaded: LoadedModel, positions: int, fp8: bool = False) -> TextWeights:
+    """Copy the text model's weights into the engine's form, with turns for `positions` places; fp8: in 8 bits.
 
     Raises ConfigError, with expected and actual, for a model that the engine cannot run.
     """
@@ -63,10 +64,12 @@ def pack(loaded: LoadedModel, positions: int) -> TextWeights:
     )
     places = torch.arange(positions, device=loaded.device).expand(3, 1, -1)
     cos, sin = text.rotary_emb(text.embed_tokens.weight[:1, None], places)
+    layers = (_layer(layer, shape) for layer in text.layers)
+    head = _folded(loaded.model.lm_head.weight, text.norm.weight)
     return TextWeights(
         embed=text.embed_tokens.weight,
-        layers=tuple(_layer(layer, shape) for layer in text.layers),
-        head=_folded(loaded.model.lm_head.weight, text.norm.weight),
+        layers=tuple(quantise_layer(layer) if fp8 else layer for layer in layers),
+        head=quantise(head) if fp8 else head,
         cos=cos[0].contiguous(),
         sin=sin[0].contiguous(),
         shape=shape,

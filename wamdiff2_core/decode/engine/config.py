@@ -1,0 +1,58 @@
+"""Sizes of an engine, and the calls it gets ready for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wamdiff2_core.decode.engine.prompt import BUCKETS
+from wamdiff2_core.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Sizes that are fixed when an engine is made.
+
+    rows: batch sizes that have passes of their own; a call takes the smallest that holds it. block_sizes: which are
+    allowed. max_length: most tokens of a row, prompt and answer together. max_answer: most tokens of an answer.
+    page_size: tokens a page. prefixes: rows of max_length that shared prefixes may hold beside the running call.
+    buckets: lengths that prompts are padded to. lookahead: launches that go out before the flags of the one before them
+    are read, 0 or 1; None: 1 on a GPU, else 0.
+    """
+
+    rows: tuple[int, ...] = (1, 4)
+    block_sizes: tuple[int, ...] = (1, 4, 8, 16, 32)
+    max_length: int = 4096
+    max_answer: int = 512
+    page_size: int = 16
+    prefixes: int = 2
+    buckets: tuple[int, ...] = BUCKETS
+    lookahead: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "block_sizes", "buckets"):
+            values = getattr(self, name)
+            if not values or min(values) < 1 or list(values) != sorted(set(values)):
+                raise ConfigError(f"engine {name}: expected integers >= 1 in rising order, got {values}")
+        for name in ("max_length", "max_answer", "page_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"engine {name}: expected an integer >= 1, got {getattr(self, name)}")
+        if self.prefixes < 0:
+            raise ConfigError(f"engine prefixes: expected an integer >= 0, got {self.prefixes}")
+        if self.lookahead not in (0, 1, None):
+            raise ConfigError(f"engine lookahead: expected 0, 1 or None, got {self.lookahead}")
+
+
+@dataclass(frozen=True)
+class CallShape:
+    """A kind of call to get ready for: rows, block size, tokens of the prompt behind its prefix, whether images stand
+
+    among them, whether tokens are drawn. prefix: tokens of a shared prefix (0: none) with images if prefix_images.
+    """
+
+    rows: int = 1
+    block_size: int = 32
+    prompt: int = 64
+    images: bool = False
+    drawn: bool = False
+    prefix: int = 0
+    prefix_images: bool = True
