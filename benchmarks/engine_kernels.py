@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +28,7 @@ import torch.nn.functional as F
 from engine_tune import tune
 
 from wamdiff2_core.decode.engine.ops import LayerWeights, Shape
+from wamdiff2_core.decode.engine.triton_ahead import compile_all
 from wamdiff2_core.decode.engine.triton_fp8 import Fp8Weight, quantise, quantise_layer
 from wamdiff2_core.decode.engine.triton_ops import Sizes, TritonOps
 
@@ -32,7 +36,7 @@ MODEL = {"hidden": 2048, "heads": 16, "kv_heads": 8, "head_dim": 128, "ffn": 614
 LAYERS, PAGE, EPS = 28, 16, 1e-6
 L2_BYTES = 200 * 2**20  # several times the cache
 SHAPE = Shape(16, 8, 128, 128**-0.5, EPS)
-BF16 = torch.bfloat16
+BF16, DEVICE = torch.bfloat16, "cuda"
 
 
 def graph_us(calls: list[Callable[[], object]], replays: int = 15) -> float:
@@ -58,7 +62,7 @@ def graph_us(calls: list[Callable[[], object]], replays: int = 15) -> float:
 
 def copy_tb_s() -> float:
     """Bandwidth of a copy of 2 GiB, read and written bytes, TB/s."""
-    source = torch.empty(2**31, dtype=torch.uint8, device="cuda")
+    source = torch.empty(2**31, dtype=torch.uint8, device=DEVICE)
     target = torch.empty_like(source)
     return 2 * source.numel() / graph_us([lambda: target.copy_(source)] * 3) / 1e6
 
@@ -70,7 +74,7 @@ def sets_of(nbytes: int) -> int:
 
 @dataclass
 class Row:
-    """One measured kernel. bytes: that a call must read or write."""
+    """One measured kernel. bytes: that a call must read or write; half of it with 8-bit weights."""
 
     kernel: str
     tokens: int
@@ -78,17 +82,23 @@ class Row:
     bytes: int
 
     def plain(self, copy: float) -> dict:
-        share = {name: round(self.bytes / us / 1e6 / copy, 3) for name, us in self.us.items()}
+        read = {name: self.bytes // 2 if name.startswith("fp8") else self.bytes for name in self.us}
+        share = {name: round(read[name] / us / 1e6 / copy, 3) for name, us in self.us.items()}
         us = {name: round(one, 2) for name, one in self.us.items()}
         return {"kernel": self.kernel, "tokens": self.tokens, "bytes": self.bytes, "us": us, "share": share}
 
 
 def weight(outputs: int, inputs: int) -> torch.Tensor:
-    return (torch.randn(outputs, inputs, device="cuda", dtype=BF16)) * inputs**-0.5
+    return (torch.randn(outputs, inputs, device=DEVICE, dtype=BF16)) * inputs**-0.5
 
 
-def make_ops(places: int, fp8: bool = False, pdl: bool = False) -> TritonOps:
-    return TritonOps(PAGE, Sizes(tokens=128, rows=4, places=places, **MODEL), fp8=fp8, pdl=pdl)
+def make_ops(places: int, **options: Any) -> TritonOps:
+    return TritonOps(PAGE, Sizes(tokens=128, rows=4, places=places, **MODEL), **options)
+
+
+def all_allowed(tokens: int) -> torch.Tensor:
+    """Bits that allow every id, as the engine always gives some."""
+    return torch.full((tokens, MODEL["vocab"] // 32), -1, device=DEVICE, dtype=torch.int32)
 
 
 def rotate(sets: list, call: Callable[[Any], object]) -> list[Callable[[], object]]:
@@ -111,8 +121,8 @@ def products(tokens: int, variants: dict[str, TritonOps]) -> list[Row]:
         if kind == "choose":
             continue
         stored = outputs * (2 if kind == "gated" else 1)
-        x = torch.randn(tokens, inputs, device="cuda", dtype=BF16)
-        residual = torch.randn(tokens, outputs, device="cuda", dtype=BF16)
+        x = torch.randn(tokens, inputs, device=DEVICE, dtype=BF16)
+        residual = torch.randn(tokens, outputs, device=DEVICE, dtype=BF16)
         nbytes = stored * inputs * 2
         plain = [weight(stored, inputs) for _ in range(sets_of(nbytes))]
         small = [quantise(one) for one in plain]
@@ -125,11 +135,12 @@ def products(tokens: int, variants: dict[str, TritonOps]) -> list[Row]:
 
 
 def head(tokens: int, variants: dict[str, TritonOps], plain: torch.Tensor, small: Fp8Weight) -> Row:
-    x = torch.randn(tokens, MODEL["hidden"], device="cuda", dtype=BF16)
+    x = torch.randn(tokens, MODEL["hidden"], device=DEVICE, dtype=BF16)
+    allowed = all_allowed(tokens)
     us = {"cublas": graph_us([partial(F.linear, x, plain)] * 4)}
     for label, ops in variants.items():
         chosen = small if ops.name == "triton_fp8" else plain
-        us[label] = graph_us([partial(ops.choose, x, chosen, None, 3, EPS)] * 4)
+        us[label] = graph_us([partial(ops.choose, x, chosen, allowed, 3, EPS)] * 4)
     return Row(f"head {MODEL['vocab']}x{MODEL['hidden']}", tokens, us, plain.numel() * 2)
 
 
@@ -138,8 +149,8 @@ class Cache:
 
     def __init__(self, places: int) -> None:
         pages = places // PAGE
-        self.keys, self.values = (torch.randn((pages + 1) * PAGE, 8, 128, device="cuda", dtype=BF16) for _ in range(2))
-        self.pages = (torch.randperm(pages, device="cuda") + 1).int()[None]
+        self.keys, self.values = (torch.randn((pages + 1) * PAGE, 8, 128, device=DEVICE, dtype=BF16) for _ in range(2))
+        self.pages = (torch.randperm(pages, device=DEVICE) + 1).int()[None]
 
 
 def attention(tokens: int, prefix: int, places: int, variants: dict[str, TritonOps]) -> list[Row]:
@@ -147,20 +158,20 @@ def attention(tokens: int, prefix: int, places: int, variants: dict[str, TritonO
     seen = prefix + tokens
     nbytes = 2 * seen * 8 * 128 * 2
     caches = [Cache(places) for _ in range(sets_of(nbytes))]
-    q = torch.randn(tokens, 16, 128, device="cuda", dtype=BF16)
-    limit = torch.full((tokens,), seen, device="cuda", dtype=torch.int32)
+    q = torch.randn(tokens, 16, 128, device=DEVICE, dtype=BF16)
+    limit = torch.full((tokens,), seen, device=DEVICE, dtype=torch.int32)
     own = {label: ops for label, ops in variants.items() if ops.name == "triton"}
     us = {}
     for label, ops in own.items():
         us[label] = graph_us([partial(ops.attend, q, c.keys, c.values, c.pages, limit, SHAPE) for c in caches])
-    wide = [[torch.randn(1, 8, seen, 128, device="cuda", dtype=BF16) for _ in range(2)] for _ in caches]
+    wide = [[torch.randn(1, 8, seen, 128, device=DEVICE, dtype=BF16) for _ in range(2)] for _ in caches]
     query = q.transpose(0, 1)[None]
     plain = F.scaled_dot_product_attention
     us["sdpa"] = graph_us([partial(plain, query, key, value, enable_gqa=True) for key, value in wide])
     us |= flashinfer_us(q, limit, caches)
     rows = [Row(f"attend {prefix}", tokens, us, nbytes)]
-    qkv, turns = (torch.randn(tokens, width, device="cuda", dtype=BF16) for width in (4096, 128))
-    norm, slot = torch.ones(24, 128, device="cuda", dtype=BF16), torch.arange(tokens, device="cuda") + PAGE
+    qkv, turns = (torch.randn(tokens, width, device=DEVICE, dtype=BF16) for width in (4096, 128))
+    norm, slot = torch.ones(24, 128, device=DEVICE, dtype=BF16), torch.arange(tokens, device=DEVICE) + PAGE
     us = {
         label: graph_us(
             [partial(ops.rotate_append, qkv, norm, turns, turns, slot, c.keys, c.values, SHAPE) for c in caches]
@@ -189,7 +200,7 @@ class Step:
         self.layers = [
             LayerWeights(
                 weight(4096, 2048), weight(2048, 2048), weight(12288, 2048), weight(2048, 6144),
-                torch.ones(24, 128, device="cuda", dtype=BF16),
+                torch.ones(24, 128, device=DEVICE, dtype=BF16),
             )
             for _ in range(LAYERS)
         ]  # fmt: skip
@@ -204,10 +215,10 @@ class Step:
         return small
 
     def ms(self, ops: TritonOps, tokens: int, prefix: int) -> float:
-        x = torch.randn(tokens, MODEL["hidden"], device="cuda", dtype=BF16)
-        turns = torch.randn(tokens, 128, device="cuda", dtype=BF16)
-        limit = torch.full((tokens,), prefix + tokens, device="cuda", dtype=torch.int32)
-        place = torch.arange(prefix, prefix + tokens, device="cuda")
+        x = torch.randn(tokens, MODEL["hidden"], device=DEVICE, dtype=BF16)
+        turns = torch.randn(tokens, 128, device=DEVICE, dtype=BF16)
+        limit = torch.full((tokens,), prefix + tokens, device=DEVICE, dtype=torch.int32)
+        place, allowed = torch.arange(prefix, prefix + tokens, device=DEVICE), all_allowed(tokens)
         slots = [c.pages[0].long()[place // PAGE] * PAGE + place % PAGE for c in self.caches]
 
         def run() -> object:
@@ -218,7 +229,7 @@ class Step:
                 seen = ops.attend(q, cache.keys, cache.values, cache.pages, limit, SHAPE)
                 hidden = ops.linear_add(seen, layer.out, hidden)
                 hidden = ops.linear_add(ops.gated(hidden, layer.gate_up, EPS), layer.down, hidden)
-            return ops.choose(hidden, self.head, None, 3, EPS)
+            return ops.choose(hidden, self.head, allowed, 3, EPS)
 
         return graph_us([run]) / 1e3
 
@@ -233,11 +244,32 @@ def table(rows: list[dict], copy: float) -> str:
     return "\n".join(lines)
 
 
+def places_of(prefixes: list[int]) -> int:
+    """Room for the longest prefix and a few blocks, whole pages."""
+    return -(-max(prefixes) // PAGE) * PAGE + 256
+
+
+def compile_variants(token_counts: list[int], places: int) -> None:
+    """Compile on all processors what `measure` will call, so that it finds it in Triton's cache."""
+    sizes = Sizes(tokens=128, rows=4, places=places, **MODEL)
+    context = multiprocessing.get_context("spawn")
+    workers = min(4 * len(token_counts), max(1, (os.cpu_count() or 2) - 1))
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        waiting = [
+            pool.submit(compile_all, PAGE, sizes, [(1, tokens)], fp8=fp8, pdl=pdl)
+            for tokens in token_counts
+            for fp8 in (False, True)
+            for pdl in (False, True)
+        ]
+        for one in waiting:
+            one.result()
+
+
 def measure(token_counts: list[int], prefixes: list[int]) -> dict:
-    places = -(-max(prefixes) // PAGE) * PAGE + 256
+    places = places_of(prefixes)
     copy = copy_tb_s()
     variants = {
-        "triton": make_ops(places), "pdl": make_ops(places, pdl=True),
+        "triton": make_ops(places), "pdl": make_ops(places, pdl=True), "cold": make_ops(places, pdl=True, warm_bytes=0),
         "fp8": make_ops(places, fp8=True), "fp8 pdl": make_ops(places, fp8=True, pdl=True),
     }  # fmt: skip
     found: list[Row] = []
@@ -282,6 +314,7 @@ def main() -> None:
     if options.tune:
         tune(options)
     else:
+        compile_variants(options.tokens, places_of(options.prefix))
         result = measure(options.tokens, options.prefix)
         print(table(result["kernels"], result["copy_tb_s"]))
         for one in result["steps"]:

@@ -155,6 +155,18 @@ def test_large_scores_do_not_overflow() -> None:
     near(attend(case, FP32), plain_attention(case, PAGE), FP32)
 
 
+def test_a_part_of_a_page_table() -> None:
+    """The first columns of a wider table, rows as far apart as there."""
+    case = paged([[30, 31, 32], [5, 6, 7]], 4, 2, 16, PAGE, FP32, capacity=200)
+    got = attend(case, FP32).clone()
+    case.pages = case.pages[:, :8]
+    assert not case.pages.is_contiguous()
+    assert torch.equal(attend(case, FP32), got)
+    with pytest.raises(ValueError, match="rows of pages"):
+        case.pages = case.pages.T.contiguous().T
+        attend(case, FP32)
+
+
 def test_a_strided_cache_is_refused() -> None:
     case = paged([[3]], 4, 2, 16, PAGE, FP32)
     with pytest.raises(ValueError, match="cache"):

@@ -18,6 +18,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 
+from wamdiff2_core.decode.engine.ops import Shape
+from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight
+from wamdiff2_core.decode.engine.triton_ops import Sizes, TritonOps
+
 _SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 """Largest shared memory of a program, by architecture."""
 
@@ -79,6 +83,49 @@ class AbsentDevice(DriverBase):
         registers, spilled = _resources(kernel)
         self.built.append(Built(name, shared, registers, spilled))
         return 1, 1, registers, spilled, 1024
+
+
+def compile_all(
+    page_size: int, sizes: Sizes, passes: list[tuple[int, int]], *, fp8: bool = False, pdl: bool = False, arch: int = 90
+) -> list[Built]:
+    """Compile what passes of (rows, tokens a row) run, for a device that need not be here; in a process of its own.
+
+    Triton keeps the results in its cache folder (TRITON_CACHE_DIR), where the process with the device finds them.
+    """
+    device = AbsentDevice(arch).install()
+    ops = TritonOps(page_size, sizes, device="meta", fp8=fp8, pdl=pdl)
+    for rows, width in passes:
+        _call_all(ops, rows, width)
+    return device.built
+
+
+def _call_all(ops: TritonOps, rows: int, width: int) -> None:
+    """Every function of a pass once, on tensors without contents."""
+    sizes, tokens = ops.sizes, rows * width
+    hidden, size, inner = sizes.hidden, sizes.head_dim, sizes.heads * sizes.head_dim
+    shape = Shape(sizes.heads, sizes.kv_heads, size, size**-0.5, 1e-6)
+
+    def empty(*lengths: int, dtype: torch.dtype = ops.dtype) -> torch.Tensor:
+        return torch.empty(*lengths, dtype=dtype, device=ops.device)
+
+    def weight(*lengths: int) -> Any:
+        if ops.name != "triton_fp8":
+            return empty(*lengths)
+        return Fp8Weight(empty(*lengths, dtype=DTYPE), empty(lengths[0], dtype=torch.float32))
+
+    x, turns = empty(tokens, hidden), empty(tokens, size)
+    keys, values = (empty(64 * ops.page_size, sizes.kv_heads, size) for _ in range(2))
+    qkv = ops.norm_linear(x, weight(inner + 2 * sizes.kv_heads * size, hidden), shape.eps)
+    norm, slot = empty(sizes.heads + sizes.kv_heads, size), empty(tokens, dtype=torch.int64)
+    q = ops.rotate_append(qkv, norm, turns, turns, slot, keys, values, shape)
+    pages = empty(rows, -(-sizes.places // ops.page_size), dtype=torch.int32)
+    seen = ops.attend(q, keys, values, pages, empty(tokens, dtype=torch.int32), shape)
+    x = ops.linear_add(seen, weight(hidden, inner), x)
+    x = ops.linear_add(ops.gated(x, weight(2 * sizes.ffn, hidden), shape.eps), weight(hidden, sizes.ffn), x)
+    if tokens <= sizes.tokens:
+        head = weight(sizes.vocab, hidden)
+        ops.choose(x, head, None, 0, shape.eps)
+        ops.choose(x, head, empty(tokens, -(-sizes.vocab // 32), dtype=torch.int32), 0, shape.eps)
 
 
 def _resources(kernel: bytes) -> tuple[int, int]:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from wamdiff2_core.decode.engine.triton_product import accumulate, before_inputs, warm_weight
+from wamdiff2_core.decode.engine.triton_product import (
+    accumulate,
+    before_inputs,
+    let_next_begin,
+    wait_for_inputs,
+    warm_weight,
+)
 
 
 @triton.jit(do_not_specialize=["T", "forbidden"])
@@ -13,7 +19,7 @@ def best_of_tile(
     x, head, scale, allowed, best, index, sums, broken, T, forbidden, words, V: tl.constexpr, K: tl.constexpr, eps,
     LIMITED: tl.constexpr, SCALED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    FLIP: tl.constexpr, WIDEN: tl.constexpr, PDL: tl.constexpr,
+    FLIP: tl.constexpr, WIDEN: tl.constexpr, PDL: tl.constexpr, WARM: tl.constexpr,
 ):  # fmt: skip
     """Grid: (vocabulary tiles, token tiles). x (T, K) un-normed, head (V, K), scale (V,) if SCALED.
 
@@ -22,10 +28,10 @@ def best_of_tile(
     """
     tile = tl.program_id(0)
     tiles = tl.num_programs(0)
-    if PDL:
-        AHEAD: tl.constexpr = min(K, 4 * BLOCK_K)
-        warm_weight(head, tile * BLOCK_N, 0, V, K, BLOCK_N, AHEAD)
-    before_inputs(PDL)
+    let_next_begin(PDL)
+    if WARM > 0:
+        warm_weight(head, tile * BLOCK_N, 0, V, K, BLOCK_N, WARM)
+    wait_for_inputs(PDL)
     tokens = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     ids = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     at_k = tl.arange(0, BLOCK_K)

@@ -3,12 +3,13 @@
 One set serves one stream at a time: its scratch and its outputs are reused. An output stays valid until the second next
 call of the same function with the same width. Up to `Sizes.tokens` tokens nothing is allocated, so every call can be
 captured; more tokens (a prompt) allocate their outputs and take PyTorch's products, which large ones are fastest with.
+Products that are none of the model's (all logits, say) work and allocate their outputs.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -31,6 +32,7 @@ from wamdiff2_core.decode.engine.triton_table import (
 )
 
 Weight: TypeAlias = Tensor | Fp8Weight
+_AT_ONCE = 264  # programs that run at once, two a processor
 _LOG2_E = math.log2(math.e)
 
 
@@ -77,7 +79,8 @@ class Sizes:
 class TritonOps:
     """See Ops. dtype: of activations and cache (weights may be Fp8Weight); pdl: let a kernel's start overlap the end
 
-    of the one before it (programmatic dependent launch, CUDA 9.0 devices and later).
+    of those before it (programmatic dependent launch, CUDA 9.0 devices and later) and then read up to warm_bytes of its
+    weights into the L2 cache ahead of time.
     """
 
     name = "triton"
@@ -85,6 +88,7 @@ class TritonOps:
     def __init__(
         self, page_size: int, sizes: Sizes, *, dtype: torch.dtype = torch.bfloat16,
         device: torch.device | str = "cuda", act: str = "silu", fp8: bool = False, pdl: bool = False,
+        warm_bytes: int = 12 * 2**20,
     ) -> None:  # fmt: skip
         if act != "silu":
             raise ValueError(f"activation: expected silu, got {act}")
@@ -92,7 +96,7 @@ class TritonOps:
             raise ValueError(f"triton kernels: expected bfloat16 or float32, got {dtype}")
         self.page_size, self.sizes, self.dtype, self.device = page_size, sizes, dtype, torch.device(device)
         self.name = "triton_fp8" if fp8 else "triton"
-        self._pdl = pdl
+        self._pdl, self._warm_bytes = pdl, warm_bytes
         self._launch: dict[str, Any] = {"launch_pdl": True} if pdl else {}
         # The interpreter has no bfloat16 product; fp32 is computed in full.
         self._widen = self.device.type == "cpu" or dtype == torch.float32
@@ -103,6 +107,7 @@ class TritonOps:
     def _make_scratch(self) -> None:
         """Everything a step writes, for the largest step."""
         sizes, device = self.sizes, self.device
+        self._known = set(sizes.products.values())
         floats = squares = counters = 1
         buckets = [bucket for bucket in BUCKETS if bucket <= bucket_of(sizes.tokens)]
         for kind, outputs, inputs in sizes.products.values():
@@ -140,7 +145,7 @@ class TritonOps:
 
     def _output(self, kind: str, tokens: int, width: int) -> Tensor:
         """A buffer (tokens, width). Two take turns, so that what one call returned can go into the next."""
-        if tokens > self.sizes.tokens:
+        if tokens > self.sizes.tokens or (kind, width) not in self._outputs:
             return torch.empty(tokens, width, dtype=self.dtype, device=self.device)
         turn = self._turn[kind, width] = 1 - self._turn.get((kind, width), 1)
         return self._outputs[kind, width][turn][:tokens]
@@ -192,16 +197,27 @@ class TritonOps:
             tokens, outputs, inputs, eps,
             NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", SCALED=scaled,
             BLOCK_M=block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, SPLITS=cut.splits,
-            FLIP=cut.flip, WIDEN=self._widen, PDL=self._pdl,
+            FLIP=cut.flip, WIDEN=self._widen, PDL=self._pdl, WARM=self._warm(cut, outputs, inputs, kind == "gated"),
             num_warps=cut.warps, num_stages=cut.stages, **self._launch,
         )  # fmt: skip
         return out
+
+    def _warm(self, cut: Tiles, outputs: int, inputs: int, gated: bool) -> int:
+        """Lines of each weight row that a program asks for before its inputs are there: a power of two, or none."""
+        if not self._pdl:
+            return 0
+        programs = min(triton.cdiv(outputs, cut.block_n) * cut.splits, _AT_ONCE)
+        line = 128 // self._weight_bytes
+        most = min(triton.cdiv(inputs, cut.splits * line), self._warm_bytes // (programs * cut.block_n * 128 << gated))
+        return 1 << most.bit_length() - 1 if most else 0
 
     def _cut(self, kind: str, tokens: int, outputs: int, inputs: int) -> tuple[int, Tiles]:
         bucket = bucket_of(tokens)
         if tokens > self.sizes.tokens:
             return bucket, wide(self._weight_bytes, kind == "gated")
-        return bucket, self._tiles(kind, outputs, inputs, bucket)
+        cut = self._tiles(kind, outputs, inputs, bucket)
+        known = (kind, outputs, inputs) in self._known
+        return bucket, cut if known else replace(cut, splits=1)
 
     def rotate_append(
         self, qkv: Tensor, head_norm: Tensor, cos: Tensor, sin: Tensor, slot: Tensor, keys: Tensor, values: Tensor,
@@ -230,8 +246,8 @@ class TritonOps:
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, pages: Tensor, limit: Tensor, shape: Shape) -> Tensor:
         self._check_cache(keys, values, shape)
-        if not (q.is_contiguous() and pages.is_contiguous() and limit.is_contiguous()):
-            raise ValueError("triton kernels: expected contiguous queries, pages and limits")
+        if not (q.is_contiguous() and pages.stride(1) == 1 and limit.is_contiguous()):
+            raise ValueError("triton kernels: expected contiguous queries, limits and rows of pages")
         tokens, rows = len(q), len(pages)
         width, group = tokens // rows, shape.heads // shape.kv_heads
         out = self._output("attended", tokens, shape.heads * shape.head_dim)
@@ -240,7 +256,7 @@ class TritonOps:
         fixed = {"D": shape.head_dim, "GROUP": group, "BLOCK_M": cut.block_m, "BLOCK_K": cut.block_k}
         fixed |= {"SPLITS": cut.splits, "PDL": self._pdl, **self._launch}
         triton_attend.attend[(cut.splits, shape.kv_heads, rows * tiles)](
-            q, keys, values, pages, limit, out, self._partial, self._small, self._counter, width, pages.shape[1],
+            q, keys, values, pages, limit, out, self._partial, self._small, self._counter, width, pages.stride(0),
             shape.scale * _LOG2_E, HKV=shape.kv_heads, PAGE=self.page_size, FUSED=cut.fused, WIDEN=self._widen,
             num_warps=cut.warps, num_stages=cut.stages, **fixed,
         )  # fmt: skip
@@ -268,7 +284,8 @@ class TritonOps:
             x, data, scale, x if allowed is None else allowed, *pieces, tokens, forbidden, triton.cdiv(vocab, 32),
             vocab, inputs, eps, LIMITED=allowed is not None, SCALED=scaled,
             BLOCK_M=block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, FLIP=cut.flip, WIDEN=self._widen,
-            PDL=self._pdl, num_warps=cut.warps, num_stages=cut.stages, **self._launch,
+            PDL=self._pdl, WARM=self._warm(cut, vocab, inputs, False),
+            num_warps=cut.warps, num_stages=cut.stages, **self._launch,
         )  # fmt: skip
         triton_choose.best_of_all[(tokens,)](
             *pieces, self._tokens, self._certainty, self._usable, tiles, vocab,

@@ -12,13 +12,30 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
+# Programmatic dependent launch. A kernel lets the next one's programs begin at once, since all of its own have begun
+# then, and touches nothing but weights before every kernel in front of it has ended. So at any time one kernel works,
+# while those behind it take up free room and read ahead: weights come in while attention leaves the memory idle.
+
+
+@triton.jit
+def let_next_begin(PDL: tl.constexpr):
+    """Allow the next kernel's programs to begin; they wait for the end of this kernel themselves."""
+    if PDL:
+        cuda.gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_inputs(PDL: tl.constexpr):
+    """Wait until the kernels before this one have ended. Only weights may be touched earlier."""
+    if PDL:
+        cuda.gdc_wait()
+
 
 @triton.jit
 def before_inputs(PDL: tl.constexpr):
-    """Wait for the kernels before this one, then let the next one begin. Weights may be touched earlier."""
-    if PDL:
-        cuda.gdc_wait()
-        cuda.gdc_launch_dependents()
+    """Both, for kernels that have nothing to do in between."""
+    let_next_begin(PDL)
+    wait_for_inputs(PDL)
 
 
 @triton.jit
@@ -59,11 +76,11 @@ def finish(
 
 
 @triton.jit
-def warm_weight(weight, first, begin, N: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, AHEAD: tl.constexpr):
-    """Ask the L2 for this program's first weights, AHEAD inputs of BLOCK_N outputs: they hang on no other kernel."""
-    LINE: tl.constexpr = 128 // (weight.dtype.element_ty.primitive_bitwidth // 8)
+def warm_weight(weight, first, begin, N: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, WARM: tl.constexpr):
+    """Ask the L2 for the first WARM lines of 128 bytes of BLOCK_N outputs' weights, from input `begin` on."""
+    LINE: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
     rows = tl.minimum(first + tl.arange(0, BLOCK_N), N - 1).to(tl.int64)
-    lines = tl.minimum(begin + tl.arange(0, AHEAD // LINE) * LINE, K - 1)
+    lines = tl.minimum(begin + tl.arange(0, WARM) * LINE, K - 1)
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [weight + rows[:, None] * K + lines[None, :]],
         dtype=tl.int32, is_pure=False, pack=1,
@@ -75,12 +92,13 @@ def product(
     x, weight, scale, residual, out, partial, partial_squares, counter, T, N: tl.constexpr, K: tl.constexpr, eps,
     NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr,
-    FLIP: tl.constexpr, WIDEN: tl.constexpr, PDL: tl.constexpr,
+    FLIP: tl.constexpr, WIDEN: tl.constexpr, PDL: tl.constexpr, WARM: tl.constexpr,
 ):  # fmt: skip
     """x (T, K) times weight (N, K; 2 N if GATED) into out (T, N). Grid: (output tiles * SPLITS, token tiles).
 
     scale (N or 2 N,): of each output of an 8-bit weight, if SCALED. residual (T, N) if ADD. partial, partial_squares:
-    fp32 scratch; counter (output tiles,) int32: zeros, left as zeros. SPLITS > 1 wants a single token tile.
+    fp32 scratch; counter (output tiles,) int32: zeros, left as zeros. SPLITS > 1 wants a single token tile. WARM: lines
+    of each weight row to ask for before waiting.
     """
     TILES: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     CHUNK: tl.constexpr = ((K + SPLITS * BLOCK_K - 1) // (SPLITS * BLOCK_K)) * BLOCK_K
@@ -88,12 +106,12 @@ def product(
     split = tl.program_id(0) // TILES
     EVEN: tl.constexpr = K % (SPLITS * BLOCK_K) == 0
     begin = split * CHUNK
-    if PDL:
-        AHEAD: tl.constexpr = min(CHUNK, 4 * BLOCK_K)
-        warm_weight(weight, tile * BLOCK_N, begin, N, K, BLOCK_N, AHEAD)
+    let_next_begin(PDL)
+    if WARM > 0:
+        warm_weight(weight, tile * BLOCK_N, begin, N, K, BLOCK_N, WARM)
         if GATED:
-            warm_weight(weight, N + tile * BLOCK_N, begin, 2 * N, K, BLOCK_N, AHEAD)
-    before_inputs(PDL)
+            warm_weight(weight, N + tile * BLOCK_N, begin, 2 * N, K, BLOCK_N, WARM)
+    wait_for_inputs(PDL)
     tokens = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     outputs = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     at_k = begin + tl.arange(0, BLOCK_K)
