@@ -19,6 +19,7 @@ from wamdiff2_core.decode.engine.config import EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
 from wamdiff2_core.decode.engine.kernel_sets import plain_set
 from wamdiff2_core.decode.engine.ops import Choice, TorchOps
+from wamdiff2_core.decode.engine.triton_fp8 import Fp8Weight
 from wamdiff2_core.decode.scaffold import Scaffold
 from wamdiff2_core.errors import ConfigError, DataError
 
@@ -205,6 +206,30 @@ def test_models_that_do_not_fit_are_refused_when_loaded(tmp_path, shape, says: s
     model = load_model(save(tmp_path / "m", config, random_model(config)))
     with pytest.raises(ConfigError, match=says):
         EngineDecoder(model)
+
+
+def test_kernel_sets_are_named_and_refused_where_they_cannot_run() -> None:
+    """Here is no GPU: "auto" is torch, and what was asked for by name is not replaced in silence."""
+    if torch.cuda.is_available():
+        pytest.skip("made for machines without a GPU")
+    assert EngineDecoder(loaded(), EngineConfig(**SMALL)).kernels == "engine (torch)"
+    with pytest.raises(ConfigError, match="triton: expected a CUDA device, got cpu"):
+        EngineDecoder(loaded(), EngineConfig(**SMALL), "triton")
+    with pytest.raises(ConfigError, match="expected 'auto' or one of"):
+        EngineDecoder(loaded(), EngineConfig(**SMALL), "fast")
+
+
+def test_weights_in_8_bits() -> None:
+    model = loaded()
+    small, full = (EngineDecoder(model, EngineConfig(**SMALL), name) for name in ("torch_fp8", "torch"))
+    weights = small.engine.passes.weights
+    assert small.kernels == "engine (torch_fp8)" and isinstance(weights.head, Fp8Weight)
+    assert all(isinstance(layer.qkv, Fp8Weight) for layer in weights.layers)
+    config = DecodingConfig(8, 8, "sequential", max_new_tokens=24)
+    outs = [one.generate(prompt(9)[0], config=config) for one in (small, full)]
+    assert {out.status for out in outs} <= {"complete", "truncated"}
+    assert outs[0].confidences[0] != outs[1].confidences[0]
+    assert outs[0].confidences[0] == pytest.approx(outs[1].confidences[0], abs=0.2)
 
 
 def test_calls_that_do_not_fit_are_refused() -> None:

@@ -11,11 +11,11 @@ from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.decode.decoder import BlockDecoder, Generation, Prefix
 from wamdiff2_core.decode.engine.call import Call
 from wamdiff2_core.decode.engine.config import EngineConfig
-from wamdiff2_core.decode.engine.engine import Engine
+from wamdiff2_core.decode.engine.engine import Encode, Engine
 from wamdiff2_core.decode.engine.kernel_sets import KernelSet
 from wamdiff2_core.decode.engine.prefix import PagedPrefix
 from wamdiff2_core.decode.sampling import sampler_of
-from wamdiff2_core.decode.segment import Segment, join, prompt_segment
+from wamdiff2_core.decode.segment import Segment, encode, join, prompt_segment
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
 from wamdiff2_core.model.tokens import InputIds
@@ -30,11 +30,15 @@ class EngineDecoder(BlockDecoder):
     """
 
     def __init__(
-        self, model: LoadedModel, config: EngineConfig | None = None, kernels: str | KernelSet = "auto"
+        self,
+        model: LoadedModel,
+        config: EngineConfig | None = None,
+        kernels: str | KernelSet = "auto",
+        encode_images: Encode = encode,
     ) -> None:
         """See Engine. Raises ConfigError for a model that the engine cannot run."""
         super().__init__(model, "plain")
-        self.engine = Engine(model, config, kernels)
+        self.engine = Engine(model, config, kernels, encode_images)
 
     @property
     def kernels(self) -> str:
@@ -80,9 +84,11 @@ class EngineDecoder(BlockDecoder):
         lease = engine.pool.lease(rows * each)
         pages = [lease.pages[row * each : (row + 1) * each] for row in range(rows)]
         if segment.width:
-            for first in range(0, rows, engine.config.rows[-1]):
-                part = torch.arange(first, min(first + engine.config.rows[-1], rows), device=segment.embeds.device)
-                engine.prefill(segment.rows(part), pages[first : first + len(part)], block_size)
+            most = engine.config.rows[-1]
+            for first in range(0, rows, most):
+                part = torch.arange(first, min(first + most, rows), device=segment.embeds.device)
+                taken = segment if rows <= most else segment.rows(part)
+                engine.prefill(taken, pages[first : first + len(part)], block_size)
         return {"lease": lease, "pages": pages}
 
     def _start(  # type: ignore[no-untyped-def]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import traceback
 from collections.abc import Callable, Hashable
 
 import torch
@@ -34,6 +35,7 @@ class GraphSet:
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._passes: dict[Hashable, Callable[[], None]] = {}
         self._pool: tuple[int, int] | None = None
+        self._stream: torch.cuda.Stream | None = None
 
     def __len__(self) -> int:
         return len(self._passes)
@@ -64,34 +66,54 @@ class GraphSet:
         self._passes[key]()
 
     def _capture(self, key: Hashable, run: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        pool = self._pool or torch.cuda.graph_pool_handle()
         try:
             with torch.cuda.device(self._device):
-                self._warm_up(run)
-                if self._pool is None:
-                    self._pool = torch.cuda.graph_pool_handle()
-                graph = torch.cuda.CUDAGraph()
-                # thread_local: what other threads do with CUDA meanwhile neither breaks the capture nor is refused.
-                with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                    run()
+                graph = self._recorded(run, pool)
         except Exception as error:
-            graph = None
-            self._release()
-            raise CaptureError(f"pass {key}: expected to be captured, got {type(error).__name__}: {error}") from error
+            self._abandon(pool)
+            cause = _first_cause(error)
+            raise CaptureError(f"pass {key}: expected to be captured, got {type(cause).__name__}: {cause}") from error
+        self._pool = pool
         log.info("captured pass %s", key)
         return graph
 
-    def _warm_up(self, run: Callable[[], None]) -> None:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+    def _recorded(self, run: Callable[[], None], pool: tuple[int, int]) -> torch.cuda.CUDAGraph:
+        """Warm up and capture, on the stream of all captures."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+        graph = torch.cuda.CUDAGraph()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             for _ in range(WARM_UP_RUNS):
                 run()
-        torch.cuda.current_stream().wait_stream(side)
+            self._stream.synchronize()
+            # thread_local: what other threads do with CUDA meanwhile neither breaks the capture nor is refused.
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                run()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        return graph
 
-    def _release(self) -> None:
-        """Give back what a failed capture held. Its pool goes too when no graph uses it."""
-        if not self._graphs:
-            self._pool = None
+    def _abandon(self, pool: tuple[int, int]) -> None:
+        """Give back what a failed capture held."""
+        # An invalid capture ends with an error, and PyTorch then leaves the allocator in the middle of it.
+        try:
+            torch._C._cuda_endAllocateToPool(self._device.index or 0, pool)
+            torch._C._cuda_releasePool(self._device.index or 0, pool)
+        except (AttributeError, RuntimeError) as error:
+            log.debug("pool of a failed capture: %s", error)  # PyTorch has ended it itself
         gc.collect()
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """What went wrong first. Frees the tensors that the frames of the errors hold."""
+    traceback.clear_frames(error.__traceback__)
+    while error.__context__ is not None:
+        error = error.__context__
+        traceback.clear_frames(error.__traceback__)
+    return error

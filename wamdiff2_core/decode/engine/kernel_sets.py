@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from wamdiff2_core.decode.engine.moves import Moves, TorchMoves
 from wamdiff2_core.decode.engine.ops import Ops, TorchOps
+from wamdiff2_core.decode.engine.triton_fp8 import Fp8TorchOps
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
 
 if TYPE_CHECKING:
     from wamdiff2_core.decode.engine.config import EngineConfig
 
-KERNEL_SETS = ("torch", "triton", "triton_fp8")
+KERNEL_SETS = ("torch", "torch_fp8", "triton", "triton_fp8")
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ def kernel_set(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSe
         name = "torch" if problem else "triton"
     if name == "torch":
         return plain_set(loaded, config)
+    if name == "torch_fp8":
+        return replace(plain_set(loaded, config, Fp8TorchOps(config.page_size)), fp8=True)
     if problem:
         raise ConfigError(f"engine kernels {name}: {problem}")
     return _triton(name, loaded, config)
