@@ -115,11 +115,12 @@ def test_the_report_fills_the_page_and_draws(root, tmp_path, capsys):
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "distillation.md").write_text("before\n<!-- table stages -->\nold\n<!-- end -->\nafter\n")
-    write(root, tmp_path / "out", docs, ROWS, (0, 1))
+    write(root, tmp_path / "out", docs, (*ROWS, "stage2"), (0, 1))
     text = (docs / "distillation.md").read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    assert "| AR | 100.0 ± 0.0 |" in text and "not measured" in text  # stage 2
-    again = write(root, tmp_path / "out", docs, ROWS, (0, 1))
+    assert "| AR | 100.0 ± 0.0 |" in text and "| + stage 2 | not measured |" in text
+    assert "direct" not in TABLES["stages"](collect(root, ("ar",), (0,)))  # what nobody asked for is left out
+    again = write(root, tmp_path / "out", docs, (*ROWS, "stage2"), (0, 1))
     assert (docs / "distillation.md").read_text() == text
     kept = json.loads((tmp_path / "out/distill.json").read_text())
     assert kept["rows"]["ar"]["ade_m"]["mean"] == pytest.approx(0.205)

@@ -113,7 +113,7 @@ def forks(results: dict) -> Figure:
     """Distinct plans and their entropy at a fork."""
     figure, axes = _figure(9.0, 3.4, 2)
     rows = ("ar", "stage1", "stage2", "stage3", "kl", "ar_teacher")
-    for ax, (key, title) in zip(axes, (("modes", "distinct plans of 16 drawn"), ("entropy", "their entropy, nats"))):
+    for ax, (key, title) in zip(axes, (("modes", "distinct plans of those drawn"), ("entropy", "their entropy, nats"))):
         _bars(ax, {row: (results["forks"].get(row) or {}).get(key) for row in rows}, 1.0)
         ax.set_title(title, fontsize=10, color=INK)
     return figure

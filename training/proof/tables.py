@@ -39,8 +39,8 @@ def rows_table(results: dict, rows: Sequence[str]) -> str:
     """Main figures of some rows."""
     heading = ["row", *(name for name, *_ in COLUMNS), "drives", "seeds"]
     body = []
-    for row in rows:
-        found = results["rows"].get(row)
+    for row in (row for row in rows if row in results["rows"]):  # a row that nobody asked for is left out
+        found = results["rows"][row]
         cells = [value((found or {}).get(key), factor, digits) for _, key, factor, digits in COLUMNS]
         drives = ((found or {}).get("drives") or {}).get("drives")
         done = sum((one or {}).get("state") == "done" for one in (found or {}).get("training", {}).values())
@@ -54,8 +54,9 @@ def drives_table(results: dict, rows: Sequence[str]) -> str:
              "parse_failures", "failed_drives")  # fmt: skip
     heading = ["row", "completion", "collisions per route", "red lights per route", "off road s per route",
                "plans not parsed", "failed drives"]  # fmt: skip
-    found = {NAMES[row]: (results["rows"].get(row) or {}).get("drives") for row in rows}
-    found["expert"] = results["expert"]
+    found = {NAMES[row]: (results["rows"][row] or {}).get("drives") for row in rows if row in results["rows"]}
+    if results["expert"] is not None:
+        found["expert"] = results["expert"]
     body = [[name, *(_number((one or {}).get(key)) for key in names)] for name, one in found.items()]
     return markdown([heading, *body])
 
@@ -63,8 +64,8 @@ def drives_table(results: dict, rows: Sequence[str]) -> str:
 def against_table(results: dict, rows: Sequence[str]) -> str:
     """Differences to the autoregressive row over the same routes and frames."""
     body = []
-    for row in rows:
-        found = (results["rows"].get(row) or {}).get("against_ar") or {}
+    for row in (row for row in rows if row in results["rows"]):
+        found = (results["rows"][row] or {}).get("against_ar") or {}
         body.append([NAMES[row], *(_difference(found.get(key)) for key in ("closed_loop", "ade_m"))])
     heading = [
         "row minus AR",
@@ -91,9 +92,12 @@ def forks_table(results: dict) -> str:
         if found is not None or row in ("stage3", "kl"):
             keys = (("modes", 1.0, 2), ("entropy", 1.0, 3), ("several", 100.0, 1), ("failed", 100.0, 1))
             body.append([name, *(value((found or {}).get(key), factor, digits) for key, factor, digits in keys)])
-    return markdown(
-        [["row", "distinct plans", "entropy nats", "frames with several %", "draws without a plan %"], *body]
+    heading = ["row", "distinct plans", "entropy nats", "frames with several %", "draws without a plan %"]
+    made = {(one["draws"], one["frames"]) for one in results["forks"].values() if one is not None}
+    what = "; ".join(
+        f"{draws} draws for each of at most {frames} frames" for draws, frames in sorted(made, reverse=True)[:1]
     )
+    return f"{what or MISSING}\n\n{markdown([heading, *body])}"
 
 
 def exposure_table(results: dict) -> str:
