@@ -78,7 +78,7 @@ def encode_batch(visual: Any, batch: Tensor, grid: Grid, layer: Callable[..., Te
     t, h, w = grid
     proj = visual.patch_embed.proj
     weight = proj.weight.flatten(1)
-    tables = _tables(h, w, visual.spatial_merge_size, visual.num_grid_per_side, str(weight.device))
+    tables = tables_of(visual, grid)
     hidden = F.linear(batch.to(weight.dtype), weight, proj.bias)
     position = (visual.pos_embed(tables.taps) * tables.weights[..., None].to(weight.dtype)).sum(1)
     hidden = hidden + position.repeat(t, 1)
@@ -95,6 +95,14 @@ def encode_batch(visual: Any, batch: Tensor, grid: Grid, layer: Callable[..., Te
             deepstack[slot] = visual.deepstack_merger_list[slot](hidden.reshape(-1, width))
     merged = [visual.merger(hidden.reshape(-1, width))] + [deepstack[slot] for slot in range(len(indexes))]
     return torch.stack(merged).reshape(len(merged), images, -1, merged[0].shape[-1])
+
+
+def tables_of(visual: Any, grid: Grid) -> _Tables:
+    """The position tables of a grid as `encode_batch` takes them. Who captures it as a graph must keep them alive."""
+    _, h, w = grid
+    return _tables(
+        h, w, visual.spatial_merge_size, visual.num_grid_per_side, str(visual.patch_embed.proj.weight.device)
+    )
 
 
 def _attention(attn: Any, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -16,7 +16,8 @@ class EngineConfig:
     allowed. max_length: most tokens of a row, prompt and answer together. max_answer: most tokens of an answer.
     page_size: tokens a page. prefixes: rows of max_length that shared prefixes may hold beside the running call.
     buckets: lengths that prompts are padded to. lookahead: launches that go out before the flags of the one before them
-    are read, 0 or 1; None: 1 on a GPU, else 0.
+    are read, 0 or 1; None: 1 on a GPU, else 0. capture_images: images are encoded in passes with fixed buffers, one for
+    each combination of sizes; None: on a GPU.
     """
 
     rows: tuple[int, ...] = (1, 4)
@@ -27,6 +28,7 @@ class EngineConfig:
     prefixes: int = 2
     buckets: tuple[int, ...] = BUCKETS
     lookahead: int | None = None
+    capture_images: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("rows", "block_sizes", "buckets"):
@@ -47,6 +49,7 @@ class CallShape:
     """A kind of call to get ready for: rows, block size, tokens of the prompt behind its prefix, whether images stand
 
     among them, whether tokens are drawn. prefix: tokens of a shared prefix (0: none) with images if prefix_images.
+    grids: (t, h, w) patches of the images, in order.
     """
 
     rows: int = 1
@@ -56,3 +59,4 @@ class CallShape:
     drawn: bool = False
     prefix: int = 0
     prefix_images: bool = True
+    grids: tuple[tuple[int, int, int], ...] = ()

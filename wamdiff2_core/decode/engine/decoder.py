@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,11 +12,12 @@ from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.decode.decoder import BlockDecoder, Generation, Prefix
 from wamdiff2_core.decode.engine.call import Call
 from wamdiff2_core.decode.engine.config import EngineConfig
-from wamdiff2_core.decode.engine.engine import Encode, Engine
+from wamdiff2_core.decode.engine.engine import Engine
 from wamdiff2_core.decode.engine.kernel_sets import KernelSet
 from wamdiff2_core.decode.engine.prefix import PagedPrefix
+from wamdiff2_core.decode.result import BatchResult, DecodeResult
 from wamdiff2_core.decode.sampling import sampler_of
-from wamdiff2_core.decode.segment import Segment, encode, join, prompt_segment
+from wamdiff2_core.decode.segment import Segment, join, prompt_segment
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
 from wamdiff2_core.model.tokens import InputIds
@@ -34,11 +36,10 @@ class EngineDecoder(BlockDecoder):
         model: LoadedModel,
         config: EngineConfig | None = None,
         kernels: str | KernelSet = "auto",
-        encode_images: Encode = encode,
     ) -> None:
         """See Engine. Raises ConfigError for a model that the engine cannot run."""
         super().__init__(model, "plain")
-        self.engine = Engine(model, config, kernels, encode_images)
+        self.engine = Engine(model, config, kernels)
 
     @property
     def kernels(self) -> str:
@@ -53,6 +54,21 @@ class EngineDecoder(BlockDecoder):
         block_size: int | None = None,
     ) -> PagedPrefix:
         """See BlockDecoder.prefill. The prefix holds pages of the engine as long as it lives."""
+        with self.engine.lock:
+            return self._prefill(input_ids, pixel_values, image_grid_thw, block_size)
+
+    def generate(self, *args: Any, **kwargs: Any) -> DecodeResult | BatchResult:
+        """See BlockDecoder.generate. One call at a time: what images become lies in buffers that all calls share."""
+        with self.engine.lock:
+            return super().generate(*args, **kwargs)
+
+    def _prefill(
+        self,
+        input_ids: InputIds,
+        pixel_values: Tensor | None,
+        image_grid_thw: Tensor | None,
+        block_size: int | None,
+    ) -> PagedPrefix:
         rows = self._prefix_rows(input_ids, block_size)
         started = time.perf_counter()
         features = self._encode(pixel_values, image_grid_thw)
@@ -61,19 +77,18 @@ class EngineDecoder(BlockDecoder):
         blocked = self.loaded.context == "block_causal"
         length = segment.width
         kept = length - length % block_size if blocked and block_size else length
-        with self.engine.lock:
-            return PagedPrefix(
-                pool=self.engine.pool,
-                **self._fill(segment.cut(0, kept), block_size or 1),
-                kept=kept,
-                tail=segment.cut(kept, length) if kept < length else None,
-                length=length,
-                next_position=next_position,
-                block_size=block_size if blocked else None,
-                forwards=1 if kept else 0,
-                vision_ms=(seen - started) * 1e3,
-                prefill_ms=(time.perf_counter() - seen) * 1e3,
-            )
+        return PagedPrefix(
+            pool=self.engine.pool,
+            **self._fill(segment.cut(0, kept), block_size or 1),
+            kept=kept,
+            tail=segment.cut(kept, length) if kept < length else None,
+            length=length,
+            next_position=next_position,
+            block_size=block_size if blocked else None,
+            forwards=1 if kept else 0,
+            vision_ms=(seen - started) * 1e3,
+            prefill_ms=(time.perf_counter() - seen) * 1e3,
+        )
 
     def _fill(self, segment: Segment, block_size: int) -> dict:
         """Run a prefix's tokens (R, Q) into pages of its own: its lease and its pages."""

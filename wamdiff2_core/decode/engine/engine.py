@@ -18,6 +18,7 @@ from wamdiff2_core.decode.engine.pages import PagePool, PageTable
 from wamdiff2_core.decode.engine.prompt import PromptBuffers, bucket_of
 from wamdiff2_core.decode.engine.request import AllowedSets
 from wamdiff2_core.decode.engine.step import Passes
+from wamdiff2_core.decode.engine.vision import VisionPasses
 from wamdiff2_core.decode.engine.weights import pack
 from wamdiff2_core.decode.segment import Segment, encode
 from wamdiff2_core.errors import ConfigError
@@ -35,13 +36,12 @@ class Engine:
         loaded: LoadedModel,
         config: EngineConfig | None = None,
         kernels: str | KernelSet = "auto",
-        encode_images: Encode = encode,
     ) -> None:
-        """kernels: see `kernel_set`. encode_images: how images become features.
+        """kernels: see `kernel_set`.
 
         Raises ConfigError for a model that the engine cannot run.
         """
-        self.loaded, self.config, self.encode = loaded, config or EngineConfig(), encode_images
+        self.loaded, self.config = loaded, config or EngineConfig()
         self.device = loaded.device
         ahead = self.config.lookahead
         self.lookahead = int(self.device.type == "cuda") if ahead is None else ahead
@@ -72,9 +72,14 @@ class Engine:
             following=loaded.prediction == "next",
             by_block=loaded.context == "block_causal",
             whole_table=self.device.type == "cuda",
+            choices=self.kernels.choices,
         )
         self.deepstack_layers = len(loaded.config.vision_config.deepstack_visual_indexes)
         self.graphs = GraphSet(self.device)
+        self.vision = VisionPasses(loaded, self.graphs)
+        captured = self.config.capture_images
+        captured = self.device.type == "cuda" if captured is None else captured
+        self.encode: Encode = self.vision if captured else encode
         self.lock = threading.RLock()
         self._lanes: dict[tuple[int, int], Lane] = {}
         self._prompts: dict[tuple[int, int, bool], PromptBuffers] = {}
@@ -160,6 +165,8 @@ class Engine:
             for shape in shapes:
                 lane = self.lane(shape.rows, shape.block_size)
                 self.call_passes(lane, self._warmed(shape.rows, shape.prompt, shape.images), shape.drawn)
+                if shape.grids and self.encode is self.vision:
+                    self.vision.prepare(shape.grids)
                 if shape.prefix:
                     self.prefill_pass(self._warmed(1, shape.prefix, shape.prefix_images), shape.block_size)
 

@@ -54,6 +54,11 @@ class GraphSet:
             self._graphs[key] = self._capture(key, run)
         self._passes[key] = run
 
+    def drop(self, key: Hashable) -> None:
+        """Forget a pass; its memory serves passes that are captured later."""
+        self._passes.pop(key, None)
+        self._graphs.pop(key, None)
+
     def run(self, key: Hashable) -> None:
         """Launch a pass that was prepared."""
         if self._cuda:

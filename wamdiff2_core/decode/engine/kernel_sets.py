@@ -22,12 +22,13 @@ KERNEL_SETS = ("torch", "torch_fp8", "triton", "triton_fp8")
 
 @dataclass(frozen=True)
 class KernelSet:
-    """fp8: the engine packs its weights in 8 bits for these ops."""
+    """fp8: the engine packs its weights in 8 bits for these ops. choices: most tokens that ops choose for at once."""
 
     name: str
     ops: Ops
     moves: Moves
     fp8: bool = False
+    choices: int | None = None
 
 
 def kernel_set(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
@@ -75,10 +76,6 @@ def _triton(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
 
     text, fp8 = loaded.config.text_config, name == "triton_fp8"
     most, block = config.rows[-1], config.block_sizes[-1]
-    if most * block > BUCKETS[-1]:
-        raise ConfigError(
-            f"engine kernels {name}: expected rows x block size of at most {BUCKETS[-1]}, got {most} x {block}"
-        )
     try:
         sizes = Sizes(
             tokens=min(2 * most * block, BUCKETS[-1]),
@@ -95,7 +92,7 @@ def _triton(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
     except ValueError as error:
         raise ConfigError(f"engine kernels {name}: {error}") from error
     moves = TritonMoves(config.page_size, config.max_length, loaded.context == "block_causal")
-    return KernelSet(name, ops, moves, fp8)
+    return KernelSet(name, ops, moves, fp8, sizes.tokens)
 
 
 def _dtype(loaded: LoadedModel) -> torch.dtype:

@@ -41,6 +41,7 @@ class Passes:
     following: bool
     by_block: bool
     whole_table: bool  # False: passes run as they are, on only as many pages as the call uses
+    choices: int | None = None  # most tokens that ops choose for at once
 
     def prefill(self, table: PageTable, prompt: PromptBuffers, block_size: int) -> None:
         """Fill the cache with a prompt's tokens."""
@@ -101,14 +102,24 @@ class Passes:
         if drawn:
             seen = self._draw(lane, flat, allowed)
         else:
-            vocabulary = lane.answers.vocabulary
-            forbidden = -1 if vocabulary.mask is None or vocabulary.output_mask else vocabulary.mask
-            choice = self.ops.choose(flat, self.weights.head, allowed, forbidden, self.weights.shape.eps)
-            tokens, certainty, usable = (
-                one.view(rows, width) for one in (choice.tokens, choice.certainty, choice.usable)
-            )
+            tokens, certainty, usable = (one.view(rows, width) for one in self._choose(lane, flat, allowed))
             seen = Seen(tokens, certainty, certainty, usable)
         self.moves.step(lane, seen)
+
+    def _choose(self, lane: Lane, hidden: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens, certainty, usable (T,), in as many calls as the ops need."""
+        vocabulary, head, eps = lane.answers.vocabulary, self.weights.head, self.weights.shape.eps
+        forbidden = -1 if vocabulary.mask is None or vocabulary.output_mask else vocabulary.mask
+        most = self.choices or len(hidden)
+        if len(hidden) <= most:
+            choice = self.ops.choose(hidden, head, allowed, forbidden, eps)
+            return choice.tokens, choice.certainty, choice.usable
+        parts = []
+        for x, bits in zip(hidden.split(most), allowed.split(most), strict=True):
+            choice = self.ops.choose(x, head, bits, forbidden, eps)
+            parts.append((choice.tokens.clone(), choice.certainty.clone(), choice.usable.clone()))
+        tokens, certainty, usable = zip(*parts, strict=True)
+        return torch.cat(tokens), torch.cat(certainty), torch.cat(usable)
 
     def _draw(self, lane: Lane, hidden: Tensor, allowed: Tensor) -> Seen:
         """Tokens drawn at each row's temperature, with the row's next numbers. Needs all logits for a moment."""
