@@ -248,6 +248,31 @@ def test_quantised_weights() -> None:
         quantise(torch.full((2, 2), torch.nan))
 
 
+@pytest.mark.parametrize("tokens", [1, 40, 128])
+@pytest.mark.parametrize("fp8", [False, True])
+def test_scratch_holds_every_step(tokens: int, fp8: bool) -> None:
+    """At the sizes of Qwen3-VL-2B, whatever the table says: what the kernels will write fits what was made."""
+    qwen = {"hidden": 2048, "heads": 16, "kv_heads": 8, "head_dim": 128, "ffn": 6144, "vocab": 151_936}
+    ops = TritonOps(16, Sizes(tokens=tokens, rows=4, places=2560, **qwen), dtype=BF16, device=DEVICE, fp8=fp8)
+    shape = Shape(16, 8, 128, 0.1, EPS)
+    for count in range(1, tokens + 1):
+        for kind, outputs, inputs in ops.sizes.products.values():
+            block_m, cut = ops._cut(kind, count, outputs, inputs)
+            tiles = -(-outputs // cut.block_n)
+            if kind == "choose":
+                assert cut.splits == 1 and tiles * count <= ops._best.numel()
+            elif cut.splits > 1:
+                assert tiles <= ops._counter.numel() and tiles * cut.splits * block_m <= ops._small.numel()
+                area = block_m * cut.block_n * (2 if kind == "gated" else 1)
+                assert tiles * cut.splits * area <= ops._partial.numel()
+        for rows in (1, 2, 3, 4):
+            chunks = ops._chunks(rows, max(1, count // rows), 2, 160, shape)
+            if chunks.splits > 1 and count >= rows:
+                used = rows * (count // rows) * 16 * chunks.splits
+                assert used <= ops._small.numel() and used * 128 <= ops._partial.numel()
+                assert rows * 8 * -(-2 * (count // rows) // chunks.block_m) <= ops._counter.numel()
+
+
 @pytest.mark.parametrize(
     "change, message",
     [({"tokens": 129}, "128"), ({"head_dim": 48}, "48"), ({"heads": 5}, "5 query"), ({"ffn": 100}, "100")],

@@ -1,4 +1,4 @@
-"""Every Triton kernel compiles for an H200 on a machine without one: fits its shared memory, spills no register.
+"""Every Triton kernel compiles for GPUs that are not here, an H200 first: fits its shared memory, spills no register.
 
 Runs in a process of its own, since Triton decides when it is imported whether kernels are interpreted or compiled.
 """
@@ -22,7 +22,7 @@ import triton
 from wamdiff2_core.decode.engine.triton_ahead import compile_all
 from wamdiff2_core.decode.engine.triton_ops import Sizes
 
-known, passes, fp8, pdl = json.loads(sys.argv[1])
+known, passes, fp8, pdl, arch = json.loads(sys.argv[1])
 sizes = Sizes(tokens=128, rows=4, places=2560, **known)
 early, start = [], triton.compiler.CompiledKernel._init_handles
 
@@ -35,17 +35,18 @@ def look(kernel):
 
 if pdl:
     triton.compiler.CompiledKernel._init_handles = look
-built = compile_all(16, sizes, passes, fp8=fp8, pdl=pdl)
+built = compile_all(16, sizes, passes, fp8=fp8, pdl=pdl, arch=arch)
 print(json.dumps([[*dataclasses.astuple(one)] for one in built] + [early]))
 """
 QWEN = {"hidden": 2048, "heads": 16, "kv_heads": 8, "head_dim": 128, "ffn": 6144, "vocab": 151_936}
 TINY = {"hidden": 256, "heads": 4, "kv_heads": 2, "head_dim": 64, "ffn": 1024, "vocab": 1152}
 CASES = {
-    "2b": [QWEN, [(1, 32)], False, False],
-    "2b all": [QWEN, [(1, 1), (1, 16), (1, 64), (1, 128), (1, 2048)], False, True],
-    "2b rows": [QWEN, [(4, 1), (4, 32)], False, False],
-    "2b 8-bit": [QWEN, [(1, 1), (1, 32), (1, 64), (1, 128), (1, 2048)], True, True],
-    "tiny": [TINY, [(1, 1), (1, 32), (1, 128), (1, 512)], False, False],
+    "2b": [QWEN, [(1, 32)], False, False, 90],
+    "2b small": [QWEN, [(1, 32), (4, 32)], False, False, 89],
+    "2b all": [QWEN, [(1, 1), (1, 16), (1, 64), (1, 128), (1, 2048)], False, True, 90],
+    "2b rows": [QWEN, [(4, 1), (4, 32)], False, False, 90],
+    "2b 8-bit": [QWEN, [(1, 1), (1, 32), (1, 64), (1, 128), (1, 2048)], True, True, 90],
+    "tiny": [TINY, [(1, 1), (1, 32), (1, 128), (1, 512)], False, False, 90],
 }
 
 
@@ -53,7 +54,7 @@ CASES = {
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_kernels_compile_for_hopper(case, tmp_path) -> None:
+def test_kernels_compile(case, tmp_path) -> None:
     root = Path(__file__).resolve().parents[2]
     environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environ |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
@@ -64,7 +65,8 @@ def test_kernels_compile_for_hopper(case, tmp_path) -> None:
     *built, early = json.loads(done.stdout)
     names = {one[0] for one in built}
     assert names >= {"product", "best_of_tile", "best_of_all", "rotate_append", "attend"}
-    assert all(shared <= 227 * 1024 for _, shared, _, _ in built)
-    assert not [one for one in built if one[3] > 0]
+    most, spill = {90: (227 * 1024, 0), 89: (99 * 1024, 16)}[case[4]]
+    assert all(shared <= most for _, shared, _, _ in built)
+    assert not [one for one in built if one[3] > spill]
     # A dependent launch begins before the kernels in front of it have ended.
     assert bool(early) == case[3] and not any(early)

@@ -22,6 +22,7 @@ from wamdiff2_core.decode.engine.ops import Choice, Shape
 from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight
 from wamdiff2_core.decode.engine.triton_table import (
     BUCKETS,
+    HOPPER_SHARED,
     MOST_SPLITS,
     Chunks,
     Tiles,
@@ -101,6 +102,7 @@ class TritonOps:
         # The interpreter has no bfloat16 product; fp32 is computed in full.
         self._widen = self.device.type == "cpu" or dtype == torch.float32
         self._weight_bytes = 1 if fp8 else dtype.itemsize
+        self._shared = _shared_bytes(self.device)
         self._turn: dict[tuple[str, int], int] = {}
         self._make_scratch()
 
@@ -141,7 +143,7 @@ class TritonOps:
         self._usable = torch.empty(sizes.tokens, dtype=torch.bool, device=device)
 
     def _tiles(self, kind: str, outputs: int, inputs: int, bucket: int) -> Tiles:
-        return tiles_of(kind, outputs, inputs, bucket, self._weight_bytes, self.dtype.itemsize)
+        return tiles_of(kind, outputs, inputs, bucket, self._weight_bytes, self.dtype.itemsize, self._shared)
 
     def _output(self, kind: str, tokens: int, width: int) -> Tensor:
         """A buffer (tokens, width). Two take turns, so that what one call returned can go into the next."""
@@ -214,7 +216,7 @@ class TritonOps:
     def _cut(self, kind: str, tokens: int, outputs: int, inputs: int) -> tuple[int, Tiles]:
         bucket = bucket_of(tokens)
         if tokens > self.sizes.tokens:
-            return bucket, wide(self._weight_bytes, kind == "gated")
+            return bucket, wide(self._weight_bytes, self.dtype.itemsize, kind == "gated", self._shared)
         cut = self._tiles(kind, outputs, inputs, bucket)
         known = (kind, outputs, inputs) in self._known
         return bucket, cut if known else replace(cut, splits=1)
@@ -269,7 +271,7 @@ class TritonOps:
     def _chunks(self, rows: int, width: int, group: int, pages: int, shape: Shape) -> Chunks:
         return chunks_of(
             rows, width, group, shape.kv_heads, pages * self.page_size, shape.head_dim,
-            splitting=rows * width <= self.sizes.tokens,
+            rows * width <= self.sizes.tokens, self.dtype.itemsize, self._shared,
         )  # fmt: skip
 
     def choose(self, x: Tensor, head: Weight, allowed: Tensor | None, forbidden: int, eps: float) -> Choice:
@@ -292,3 +294,12 @@ class TritonOps:
             BLOCK=triton.next_power_of_2(tiles), PDL=self._pdl, num_warps=4, **self._launch,
         )  # fmt: skip
         return Choice(self._tokens[:tokens], self._certainty[:tokens], self._usable[:tokens])
+
+
+def _shared_bytes(device: torch.device) -> int:
+    """Shared memory that a program may have there."""
+    if device.type == "cpu":
+        return HOPPER_SHARED  # the interpreter has no such thing
+    active = triton.runtime.driver.active
+    index = active.get_current_device() if device.index is None else device.index
+    return active.utils.get_device_properties(index)["max_shared_mem"]
