@@ -268,10 +268,10 @@ class StandIn:
             self.bit_starts.fill_(2**30)  # what the library leaves here for packed bits is of no use
         self.causal, self.scale, self.page_size = causal, sm_scale, page_size
 
-    def run(self, q, caches):
+    def run(self, q, caches, out=None):
         keys, values = caches
         starts, page_starts = self.buffers["qo_indptr_buf"], self.buffers["paged_kv_indptr_buf"]
-        out = torch.empty_like(q)
+        out = torch.empty_like(q) if out is None else out
         for row in range(len(starts) - 1):
             table = self.buffers["paged_kv_indices_buf"][page_starts[row] : page_starts[row + 1]].long()
             places = (len(table) - 1) * self.page_size + int(self.buffers["paged_kv_last_page_len_buf"][row])
@@ -371,7 +371,7 @@ def test_a_new_plan_changes_what_a_captured_call_reads(ops) -> None:
     ops.plan(pages, torch.tensor([5, 5], dtype=torch.int32), SHAPE)
     planned = ops._plans[1, 2, "full"]
     captured = planned.wrapper
-    first = captured.run(q, tuple(one.view(-1, PAGE, 2, 64) for one in (keys, values)))
+    first = captured.run(q, tuple(one.view(-1, PAGE, 2, 64) for one in (keys, values))).clone()
     ops.plan(pages, torch.tensor([9, 9], dtype=torch.int32), SHAPE)
     assert ops._plans[1, 2, "full"] is planned and planned.wrapper is captured
     assert not torch.equal(first, captured.run(q, tuple(one.view(-1, PAGE, 2, 64) for one in (keys, values))))

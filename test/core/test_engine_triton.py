@@ -304,5 +304,7 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
         ops.linear_add(random(4, 96), random(64, 96), random(5, 64))
     with pytest.raises(ValueError, match="scratch"):
         ops.choose(random(65, 64), random(200, 64), None, -1, EPS)
+    with pytest.raises(ValueError, match="dependent launches"):
+        TritonOps(4, Sizes(16, 1, 64, 64, 4, 2, 16, 96, 200), device="cpu", pdl=True)
     with pytest.raises(ValueError, match="gelu"):
         TritonOps(4, Sizes(16, 1, 64, 64, 4, 2, 16, 96, 200), device=DEVICE, act="gelu")

@@ -119,6 +119,7 @@ class _Planned:
     wrapper: Any
     bits: Tensor
     bit_starts: Tensor
+    out: Tensor
     copied: torch.cuda.Event | None = None
 
 
@@ -167,7 +168,7 @@ class FlashInferOps:
             )
         told = layout(pages, limit, self.page_size, mode)
         key = (rows, tokens // rows, told.mode)
-        planned = self._plans.get(key) or self._plans.setdefault(key, self._make(*key))
+        planned = self._plans.get(key) or self._plans.setdefault(key, self._make(*key, shape))
         if planned.copied is not None:
             planned.copied.synchronize()  # the plan lies in pinned memory that the device may still be reading
         masked = told.mode == "mask"
@@ -186,7 +187,7 @@ class FlashInferOps:
         self._current[key[:2]] = told.mode
         return told.mode
 
-    def _make(self, rows: int, width: int, mode: Mode) -> _Planned:
+    def _make(self, rows: int, width: int, mode: Mode, shape: Shape) -> _Planned:
         """A wrapper with buffers of its own for passes of one form."""
         device, most = self.device, -(-self._places // self.page_size)
         bits = torch.zeros(rows * (width * most * self.page_size // 8 + 1), dtype=torch.uint8, device=device)
@@ -197,7 +198,9 @@ class FlashInferOps:
             paged_kv_indices_buf=torch.zeros(rows * most, dtype=torch.int32, device=device),
             paged_kv_last_page_len_buf=torch.ones(rows, dtype=torch.int32, device=device), backend="fa2", **masks,
         )  # fmt: skip
-        return _Planned(wrapper, bits, starts[2])
+        # Without an output to write to, the library fills a new one with zeros first.
+        out = torch.empty(rows * width, shape.heads, shape.head_dim, dtype=self.dtype, device=device)
+        return _Planned(wrapper, bits, starts[2], out)
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, pages: Tensor, limit: Tensor, shape: Shape) -> Tensor:
         form = (len(pages), len(q) // len(pages))
@@ -205,7 +208,8 @@ class FlashInferOps:
         if mode is None:
             raise ConfigError(f"flashinfer: no plan for {form[0]} rows of {form[1]} tokens: call plan() first")
         caches = tuple(one.view(-1, self.page_size, shape.kv_heads, shape.head_dim) for one in (keys, values))
-        out = self._plans[*form, mode].wrapper.run(q, caches)
+        planned = self._plans[*form, mode]
+        out = planned.wrapper.run(q, caches, out=planned.out)
         if mode == "mask":  # others hold no token that sees nothing
             out = out.masked_fill((limit == 0)[:, None, None], 0.0)
         return out.view(len(q), -1)

@@ -95,6 +95,8 @@ class TritonOps:
             raise ValueError(f"activation: expected silu, got {act}")
         if dtype not in (torch.bfloat16, torch.float32):
             raise ValueError(f"triton kernels: expected bfloat16 or float32, got {dtype}")
+        if pdl and torch.device(device).type == "cpu":
+            raise ValueError("triton kernels: dependent launches need a CUDA device")
         self.page_size, self.sizes, self.dtype, self.device = page_size, sizes, dtype, torch.device(device)
         self.name = "triton_fp8" if fp8 else "triton"
         self._pdl, self._warm_bytes = pdl, warm_bytes
