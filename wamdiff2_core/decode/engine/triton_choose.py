@@ -14,6 +14,18 @@ from wamdiff2_core.decode.engine.triton_product import (
 )
 
 
+@triton.jit
+def allowed_bits(rows, tile, words, inside, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    """Bits (BLOCK_M, BLOCK_N) of a vocabulary tile; rows (BLOCK_M, 1): where each token's words begin."""
+    PIECES: tl.constexpr = (BLOCK_N + 31) // 32
+    WIDTH: tl.constexpr = BLOCK_N // PIECES
+    # A tile of 16 ids begins in the middle of a word or at its start.
+    at = tile * BLOCK_N // 32 + tl.arange(0, PIECES)[None, :]
+    word = tl.load(rows + at, inside & (at < words), other=0)
+    shift = tile * BLOCK_N % 32 + tl.arange(0, WIDTH)
+    return tl.reshape((word[:, :, None] >> shift[None, None, :]) & 1, (BLOCK_M, BLOCK_N))
+
+
 @triton.jit(do_not_specialize=["T", "forbidden"])
 def best_of_tile(
     x, head, scale, allowed, best, index, sums, broken, T, forbidden, words, V: tl.constexpr, K: tl.constexpr, eps,
@@ -66,9 +78,9 @@ def best_of_tile(
     faults = tl.max(tl.where(real & (logits - logits != 0.0), 1, 0), 1)
     may = real & (ids != forbidden)[None, :]
     if LIMITED:
-        at_word = allowed + tokens[:, None].to(tl.int64) * words + (ids // 32)[None, :]
-        word = tl.load(at_word, x_in & real, other=0)
-        may = may & (((word >> (ids % 32)[None, :]) & 1) != 0)
+        may = may & (
+            allowed_bits(allowed + tokens[:, None].to(tl.int64) * words, tile, words, x_in, BLOCK_M, BLOCK_N) != 0
+        )
     logits = tl.where(may, logits, -float("inf"))
     top, where = tl.max(logits, 1, return_indices=True, return_indices_tie_break_left=True)
     total = tl.sum(tl.exp(logits - tl.where(top == -float("inf"), 0.0, top)[:, None]), 1)
