@@ -22,6 +22,7 @@ from wamdiff2_core.decode.engine.config import CallShape, EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
 from wamdiff2_core.decode.engine.graphs import CaptureError, GraphSet
 from wamdiff2_core.decode.engine.ops import TorchOps
+from wamdiff2_core.decode.segment import encode, prompt_segment
 from wamdiff2_core.model.checkpoint import LoadedModel
 
 pytestmark = pytest.mark.gpu
@@ -176,6 +177,18 @@ def test_no_pass_waits(kernels: str, drawn: bool) -> None:
                 one.graphs.run(keys[name])
     with no_waiting(), pytest.raises(RuntimeError, match="synchroniz"):
         torch.ones(3, device=DEVICE).nonzero()
+
+
+@torch.inference_mode()
+def test_prompts_are_made_while_images_are_still_encoded() -> None:
+    """Nothing of it waits for the device."""
+    loaded = model()
+    ids, pixels, grids = prompt(9, images=3)
+    features = encode(loaded, pixels.to(DEVICE), grids)
+    prompt_segment(loaded, [ids], features, grids, 1)
+    torch.cuda.synchronize()
+    with no_waiting():
+        prompt_segment(loaded, [ids, ids[:4]], features, grids, 1)
 
 
 @pytest.mark.parametrize("kernels", SETS)

@@ -130,6 +130,20 @@ def test_shared_prefixes(prediction: str, context: str, cut: int) -> None:
                 alike(a, b, batch=True)
 
 
+@pytest.mark.parametrize(("prediction", "context"), [("next", "causal"), ("same", "block_causal")])
+def test_prefix_lengths_on_and_off_the_edges_of_pages_and_buckets(prediction: str, context: str) -> None:
+    mine, theirs = engine(prediction, context), plain(prediction, context)
+    config = DecodingConfig(8, 3, threshold=0.3, max_new_tokens=12)
+    for length in (15, 16, 17, 63, 64, 65, 300, 1, 8):
+        ids, _, _ = prompt(length)
+        rests = [prompt(n, seed=n)[0] for n in (2, 1 + length % 17)]
+        got, want = (
+            one.generate(rests, config=config, prefix=one.prefill(ids, block_size=8)) for one in (mine, theirs)
+        )  # fmt: skip
+        for a, b in zip(got, want, strict=True):
+            alike(a, b, batch=True)
+
+
 def test_a_prefix_of_several_rows_and_its_copies() -> None:
     mine, theirs = engine(), plain()
     ids, pixels, grids = prompt(21, images=1)

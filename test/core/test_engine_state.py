@@ -159,12 +159,12 @@ def test_sets_of_allowed_tokens() -> None:
     with pytest.raises(Exception, match="at most 3"):
         sets.make_room([Scaffold(((1,), (2,), (3,), (4,)))])
     with pytest.raises(Exception, match="vocabulary of 96"):
-        AllowedSets(96, CPU).rows_of(Scaffold(((96,),)))
+        AllowedSets(96, CPU).table_of(Scaffold(((96,),)))
 
 
 def allowed(sets: AllowedSets, scaffold: Scaffold) -> list[set[int] | None]:
     found: list[set[int] | None] = []
-    for row in sets.rows_of(scaffold):
+    for row in sets.table_of(scaffold)[2].tolist():
         ids = {id_ for id_ in range(96) if int(sets.bits[row, id_ // 32]) >> (id_ % 32) & 1}
         found.append(None if len(ids) == 96 else ids)
     return found

@@ -139,10 +139,10 @@ class BlockDecoder:
     ) -> tuple[Segment, int]:
         """A prefix as tokens of the text model, and the position behind it."""
         prompt = prompt_segment(self.loaded, rows, features, image_grid_thw, block_size or 1)
-        ends = prompt.next_position.unique().tolist()
+        ends = sorted(set(prompt.ends))
         if len(ends) > 1:
             raise ConfigError(f"prefill: expected rows that end at one position, got {ends}: images of several sizes")
-        return prompt.segment, int(ends[0])
+        return prompt.segment, ends[0]
 
     def _encode(self, pixel_values: Tensor | None, image_grid_thw: Tensor | None) -> ImageFeatures | None:
         """Image features of a prompt."""

@@ -85,11 +85,15 @@ def _join_deepstack(segments: Sequence[Segment]) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Prompts of R rows, right-padded: lengths (R,), next_position (R,), and per token what a Segment needs."""
+    """Prompts of R rows, right-padded: lengths (R,), next_position (R,), and per token what a Segment needs.
+
+    ends: next_position on the host.
+    """
 
     segment: Segment
     lengths: Tensor
     next_position: Tensor
+    ends: tuple[int, ...]
 
 
 def encode(loaded: LoadedModel, pixel_values: Tensor | None, image_grid_thw: Tensor | None) -> ImageFeatures | None:
@@ -124,7 +128,8 @@ def prompt_segment(
         places, free = mrope_positions(row.cpu(), grids, config.image_token_id, merge, position)
         positions[:, number, : len(row)] = places
         after.append(free)
-    ids, positions, lengths = ids.to(device), positions.to(device), lengths.to(device)
+    padded = bool((lengths != ids.shape[1]).any())
+    ids, positions, lengths, ends = (_sent(one, device) for one in (ids, positions, lengths, torch.tensor(after)))
     text = loaded.model.model.language_model
     embeds = text.embed_tokens(ids)
     deepstack = None
@@ -134,17 +139,20 @@ def prompt_segment(
     labels = padded_label(Part.PROMPT, lengths, ids.shape[1], block_size)
     if order:
         labels = Labels(labels.part, (labels.order + order) // block_size, labels.order + order)
-    padded = bool((lengths != ids.shape[1]).any())
     segment = Segment(embeds, cos, sin, labels, deepstack, sees_all=ids.shape[1] == 1, padded=padded)
-    return Prompt(segment, lengths, torch.tensor(after, device=device))
+    return Prompt(segment, lengths, ends, tuple(after))
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on the device, without waiting for what the device is doing, images mostly."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def _place_images(embeds: Tensor, where: Tensor, features: ImageFeatures) -> tuple[Tensor, Tensor]:
     """Put image features at the image tokens `where` (R, N): embeds (R, N, H) and deepstack (L, R, N, H)."""
     embeds = embeds.masked_scatter(where[..., None], features.embeds.to(embeds.dtype))
     deepstack = embeds.new_zeros(len(features.deepstack), *embeds.shape)
-    deepstack[:, where] = features.deepstack.to(embeds.dtype)
-    return embeds, deepstack
+    return embeds, deepstack.masked_scatter(where[..., None], features.deepstack.to(embeds.dtype))
 
 
 def _check_ids(row: Tensor, vocab_size: int) -> None:

@@ -122,7 +122,7 @@ class EngineDecoder(BlockDecoder):
             config=config,
             segment=segment,
             lengths=[len(row) + tail for row in rows],
-            positions=[int(one) for one in prompt.next_position.tolist()],
+            positions=list(prompt.ends),
             limits=list(limits),
             temperature=list(heat),
             prefix=paged,

@@ -117,11 +117,8 @@ class Request:
         self._staged.send()
 
     def _scaffold(self, host: Tensor, scaffold: Scaffold, sets: AllowedSets) -> None:
-        count = min(len(scaffold.allowed), self.places)
-        host[:count] = torch.tensor(scaffold.given[:count])
-        if scaffold.ranks:
-            host[self.places : self.places + count] = torch.tensor(scaffold.ranks[:count])
-        host[2 * self.places : 2 * self.places + count] = torch.tensor(sets.rows_of(scaffold)[:count])
+        table = sets.table_of(scaffold)[:, : self.places]
+        host[: 3 * self.places].view(3, self.places)[:, : table.shape[1]] = table
 
     def _fill(self, host: Tensor) -> None:
         host.zero_()
@@ -143,15 +140,20 @@ class AllowedSets:
         self.bits = torch.zeros(count, -(-vocab_size // 32), dtype=torch.int32, device=device)
         self.bits[0] = -1
         self._numbers: dict[tuple[int, ...], int] = {}
-        self._scaffolds: dict[int, tuple[Scaffold, list[int]]] = {}
+        self._scaffolds: dict[int, tuple[Scaffold, Tensor]] = {}
 
-    def rows_of(self, scaffold: Scaffold) -> list[int]:
-        """The set of each position of a scaffold. Sets of calls that have ended may give way to new ones."""
+    def table_of(self, scaffold: Scaffold) -> Tensor:
+        """Given token, rank and number of the set (3, positions) of each position, -1 for no token and no rank.
+
+        Sets of calls that have ended may give way to new ones.
+        """
         known = self._scaffolds.get(id(scaffold))
         if known is None:
             if len(self._scaffolds) >= _REMEMBERED:
                 self._scaffolds.clear()
-            known = (scaffold, [self._number(ids, position) for position, ids in enumerate(scaffold.allowed)])
+            ranks = scaffold.ranks or (-1,) * len(scaffold.allowed)
+            numbers = [self._number(ids, position) for position, ids in enumerate(scaffold.allowed)]
+            known = (scaffold, torch.tensor([scaffold.given, ranks, numbers], dtype=torch.int64))
             self._scaffolds[id(scaffold)] = known  # keeps the scaffold, and so its id
         return known[1]
 
