@@ -258,6 +258,27 @@ def test_other_threads_use_cuda_while_we_capture_and_replay() -> None:
         alike(out, engine().generate(prompt(n)[0], config=DecodingConfig(8, 3, max_new_tokens=40)))
 
 
+def test_callers_on_several_streams_take_turns() -> None:
+    """They share pages and buffers, so each must wait for what the one before it has launched."""
+    decoder = engine(kernels="triton")
+    config = DecodingConfig(8, 3, threshold=0.3, max_new_tokens=40)
+    want = {n: decoder.generate(prompt(n)[0], config=config).tokens for n in (5, 60, 200)}
+    wrong: list[int] = []
+
+    def ask(n: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(10):
+                if decoder.generate(prompt(n)[0], config=config).tokens != want[n]:
+                    wrong.append(n)
+
+    threads = [threading.Thread(target=ask, args=(n,)) for n in want]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=120)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
 class Waits(TorchOps):
     """Asks the host in the middle of a pass, which no capture allows."""
 

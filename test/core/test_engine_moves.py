@@ -16,14 +16,16 @@ from wamdiff2_core.decode.blocks import Vocabulary
 from wamdiff2_core.decode.config import RULES
 from wamdiff2_core.decode.engine.config import EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
-from wamdiff2_core.decode.engine.kernel_sets import plain_set
+from wamdiff2_core.decode.engine.kernel_sets import KernelSet, plain_set
 from wamdiff2_core.decode.engine.lane import Lane, LaneSize
 from wamdiff2_core.decode.engine.moves import TorchMoves
 from wamdiff2_core.decode.engine.moves_triton import TritonMoves
 from wamdiff2_core.decode.engine.request import AllowedSets, RowRequest
 from wamdiff2_core.decode.engine.state import Seen
+from wamdiff2_core.decode.engine.triton_ops import Sizes, TritonOps
 
 PLACE = torch.device(DEVICE)
+HERE = pytest.mark.skipif(DEVICE != "cpu", reason="with a GPU, test_engine_gpu.py runs whole answers")
 PAGE, ROWS = 4, 5
 STATE = ("tokens", "decided", "confidence", "start", "steps", "share", "log", "code", "passes", "moves", "ahead")
 LIMITS = [64, 9, 33, 24]  # and an idle row
@@ -78,6 +80,7 @@ def random_seen(size: int, generator: torch.Generator, broken: bool) -> Seen:
     return Seen(*(one.to(PLACE) for one in (tokens, probability, certainty, usable)))
 
 
+@HERE
 @pytest.mark.parametrize(
     ("prediction", "context", "size", "rule", "lookahead"),
     [
@@ -87,7 +90,7 @@ def random_seen(size: int, generator: torch.Generator, broken: bool) -> Seen:
     ],
 )
 def test_whole_answers(prediction: str, context: str, size: int, rule: str, lookahead: int) -> None:
-    """Through the engine, on a model that lies where the kernels run."""
+    """Through the engine."""
     model = loaded(prediction, context)
     config = EngineConfig(max_length=128, max_answer=64, lookahead=lookahead)
     moves = TritonMoves(config.page_size, config.max_length, context == "block_causal")
@@ -100,3 +103,27 @@ def test_whole_answers(prediction: str, context: str, size: int, rule: str, look
     ]
     for got, want in zip(*pair, strict=True):
         alike(got, want, batch=True)
+
+
+@HERE
+@pytest.mark.parametrize(("prediction", "context", "size"), [("next", "causal", 1), ("same", "block_causal", 4)])
+@pytest.mark.slow
+def test_all_kernels_together(prediction: str, context: str, size: int) -> None:
+    """Products, attention, choice and moves in one engine, which must stand that their outputs are reused."""
+    model = loaded(prediction, context)
+    config = EngineConfig(max_length=64, max_answer=16, rows=(2,), block_sizes=(size,), page_size=4, lookahead=1)
+    text = model.config.text_config
+    sizes = Sizes(
+        tokens=16, rows=2, places=64, hidden=text.hidden_size, heads=text.num_attention_heads,
+        kv_heads=text.num_key_value_heads, head_dim=text.head_dim, ffn=text.intermediate_size, vocab=text.vocab_size,
+    )  # fmt: skip
+    ops = TritonOps(config.page_size, sizes, dtype=torch.float32, device=DEVICE)
+    moves = TritonMoves(config.page_size, config.max_length, context == "block_causal")
+    decoder = EngineDecoder(model, config, KernelSet("triton", ops, moves, choices=sizes.tokens))
+    settings = DecodingConfig(size, 2, "dynamic", 0.3, max_new_tokens=8)
+    rows = [prompt(3)[0], prompt(6)[0]]
+    scaffold = [None, SCAFFOLDS[1]]
+    got = decoder.generate(rows, config=settings, scaffold=scaffold, max_new_tokens=[2 * size, 3])
+    want = plain(prediction, context).generate(rows, config=settings, scaffold=scaffold, max_new_tokens=[2 * size, 3])
+    for a, b in zip(got, want, strict=True):
+        alike(a, b, batch=True)

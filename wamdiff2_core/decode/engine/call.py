@@ -45,7 +45,7 @@ class Call:
 
     def finish(self) -> list[DecodeResult]:
         """Run to the end; a result per row."""
-        with self.engine.lock:
+        with self.engine.turn():
             lane = self.engine.lane(len(self.limits), self.config.block_size)
             lease = self._pages(lane)
             try:

@@ -54,12 +54,12 @@ class EngineDecoder(BlockDecoder):
         block_size: int | None = None,
     ) -> PagedPrefix:
         """See BlockDecoder.prefill. The prefix holds pages of the engine as long as it lives."""
-        with self.engine.lock:
+        with self.engine.turn():
             return self._prefill(input_ids, pixel_values, image_grid_thw, block_size)
 
     def generate(self, *args: Any, **kwargs: Any) -> DecodeResult | BatchResult:
         """See BlockDecoder.generate. One call at a time: what images become lies in buffers that all calls share."""
-        with self.engine.lock:
+        with self.engine.turn():
             return super().generate(*args, **kwargs)
 
     def _prefill(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -81,10 +82,23 @@ class Engine:
         captured = self.device.type == "cuda" if captured is None else captured
         self.encode: Encode = self.vision if captured else encode
         self.lock = threading.RLock()
+        self._last = torch.cuda.Event() if self.device.type == "cuda" else None
         self._lanes: dict[tuple[int, int], Lane] = {}
         self._prompts: dict[tuple[int, int, bool], PromptBuffers] = {}
         self._tables: dict[int, PageTable] = {}
         self._warm: set[tuple[int, int, bool]] = set()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """One caller at a time. On a GPU a caller's stream waits for what the caller before it has launched."""
+        with self.lock:
+            if self._last is not None:
+                torch.cuda.current_stream(self.device).wait_event(self._last)
+            try:
+                yield
+            finally:
+                if self._last is not None:
+                    self._last.record(torch.cuda.current_stream(self.device))
 
     def rows_of(self, count: int) -> int:
         """The batch size that a call of `count` rows runs with."""
@@ -161,7 +175,7 @@ class Engine:
 
         Shorter prompts are served, too. A call of another shape gets ready when it comes, which takes seconds on a GPU.
         """
-        with self.lock:
+        with self.turn():
             for shape in shapes:
                 lane = self.lane(shape.rows, shape.block_size)
                 self.call_passes(lane, self._warmed(shape.rows, shape.prompt, shape.images), shape.drawn)
