@@ -75,6 +75,7 @@ class Call:
             lane.answers.begin()
         else:
             self._launch(lane, keys)
+        engine.graphs.run(keys["report"])
         return lane.read()
 
     def _launch(self, lane: Lane, keys: Mapping[str, Hashable]) -> None:

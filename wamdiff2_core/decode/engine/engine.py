@@ -145,6 +145,7 @@ class Engine:
             "first": ("first", *size, prompt.width, prompt.deepstack is not None),
             "wide": ("wide", *size),
             "narrow": ("narrow", *size),
+            "report": ("report", *size[:2]),
         }
         if any(key not in self.graphs for key in keys.values()):
             lane.request.clear()
@@ -156,6 +157,7 @@ class Engine:
             self.graphs.prepare(keys["first"], partial(self.passes.first, lane, prompt, drawn))
             self.graphs.prepare(keys["wide"], partial(self.passes.wide, lane, drawn))
             self.graphs.prepare(keys["narrow"], partial(self.passes.narrow, lane, drawn))
+            self.graphs.prepare(keys["report"], lane.write_report)
         return keys
 
     def prefill_pass(self, prompt: PromptBuffers, block_size: int) -> Hashable:

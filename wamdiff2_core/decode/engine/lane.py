@@ -68,14 +68,17 @@ class Lane:
     def _width(self) -> int:
         return 3 * self.request.places + self.answers.log.shape[1] + 3
 
-    def read(self) -> RowReports:
-        """What the rows have, on the host; waits for all work."""
+    def write_report(self) -> None:
+        """Lay down on the device what the rows have."""
         a = self.answers
         scalars = torch.stack((a.code, a.start, a.passes), 1)
         sure = a.confidence.view(torch.int32).long()
-        torch.cat((a.tokens, a.decided.long(), sure, a.log, scalars), 1, out=self.report)
+        self.report.copy_(torch.cat((a.tokens, a.decided.long(), sure, a.log, scalars), 1))
+
+    def read(self) -> RowReports:
+        """What the report says, on the host; waits for all work."""
         self._report_host.copy_(self.report)  # waits
-        n, blocks = self.request.places, a.log.shape[1]
+        n, blocks = self.request.places, self.answers.log.shape[1]
         tokens, decided, sure, log, scalars = self._report_host.clone().split((n, n, n, blocks, 3), 1)
         return RowReports(
             tokens.tolist(),
