@@ -170,23 +170,37 @@ def allowed(sets: AllowedSets, scaffold: Scaffold) -> list[set[int] | None]:
     return found
 
 
-@pytest.mark.parametrize("rule", ["static", "sequential"])
+@pytest.mark.parametrize("rule", ["static", "sequential", "ordered"])
 def test_counted_schedules_are_right(rule: str) -> None:
     """A pass is wide exactly when a row waits, as the rows themselves would say."""
-    scaffolds = [None, Scaffold((*((7,),) * 4, None, (8,), (9,), None, None, (EOS,)))]
+    ranked = Scaffold(tuple((4, 5) if place % 3 else (6,) for place in range(16)), (1, 0, 2, 2) * 4)
+    ending = Scaffold((*((7,),) * 4, (4, 5), (8,), (9,), (4, 5), (4, 5), (EOS,)), (0, 1) * 5)
+    free = ranked if rule == "ordered" else None
     for size, steps in product((2, 4, 8), (1, 2, 3, 8)):
-        config, limits = DecodingConfig(size, steps, rule), [16, 11]
-        answers = started(VOCABULARY, config, scaffolds, limits)
+        config, limits, narrow = DecodingConfig(size, steps, rule), [16, 11], 0
+        answers = started(VOCABULARY, config, [free, ending], limits)
         answers.apply(seen_of([[5] * size] * 2))
-        for kind in schedule(config, scaffolds, limits, VOCABULARY.eos.tolist(), lookahead=1):
+        for kind in schedule(config, [free, ending], limits, VOCABULARY.eos.tolist(), lookahead=1):
             waiting = bool((answers.running & ~answers.masked().any(1)).any())
             if not bool(answers.running.any()):
                 assert kind == "wide"  # nothing is left that could be counted
                 break
             assert kind == ("wide" if waiting else "narrow")
+            narrow += kind == "narrow"
             if kind == "wide":
                 answers.roll()
             answers.apply(seen_of([[5] * size] * 2))
+        assert steps == 1 or size < 8 or narrow
+
+
+def test_what_cannot_be_counted_is_wide_or_asked_for() -> None:
+    shorter = Scaffold(((4, 5),) * 6, (0,) * 6)
+    for rule, scaffold in (("dynamic", shorter), ("ordered", shorter), ("ordered", None)):
+        for lookahead, want in ((1, "wide"), (0, None)):
+            kinds = schedule(DecodingConfig(4, 4, rule), [scaffold], [8], [EOS], lookahead)
+            assert [next(kinds) for _ in range(5)] == [want] * 5
+    counted = schedule(DecodingConfig(4, 4, "ordered"), [shorter], [6], [EOS], 1)
+    assert [next(counted) for _ in range(2)] == ["wide", "wide"]
 
 
 def engine(prediction: str, context: str) -> EngineDecoder:

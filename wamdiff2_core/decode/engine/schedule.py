@@ -20,13 +20,14 @@ def schedule(
 ) -> Iterator[str | None]:
     """Names of the passes behind the first one, without end; None: ask the flags whether a row waits to go on.
 
-    static and sequential rules take steps that can be counted beforehand: a wide pass where a block ends, narrow ones
-    between. With other rules, launching ahead, every pass is wide: it does the right thing for rows that wait and for
-    rows that do not, and costs less than a narrow one that turns out needless.
+    Where steps can be counted beforehand (see `_steps`) a pass is wide where a block ends, and narrow between.
+    Otherwise, launching ahead, every pass is wide: it does the right thing for rows that wait and for rows that do not,
+    and costs less than a narrow one that turns out needless.
     """
-    if config.rule in ("static", "sequential"):
-        counts = [_steps(config, scaffold, limit, ends) for scaffold, limit in zip(scaffolds, limits, strict=True)]
-        yield from _counted(counts)
+    counts = [_steps(config, scaffold, limit, ends) for scaffold, limit in zip(scaffolds, limits, strict=True)]
+    known = [count for count in counts if count is not None]
+    if len(known) == len(counts):
+        yield from _counted(known)
     yield from repeat(WIDE if lookahead else None)
 
 
@@ -44,14 +45,23 @@ def _counted(rows: list[list[int]]) -> Iterator[str]:
         yield WIDE if any(rolls) else NARROW
 
 
-def _steps(config: DecodingConfig, scaffold: Scaffold | None, limit: int, ends: Collection[int]) -> list[int]:
-    """Steps of each block of an answer that does not end before its scaffold ends it."""
+def _steps(config: DecodingConfig, scaffold: Scaffold | None, limit: int, ends: Collection[int]) -> list[int] | None:
+    """Steps of each block of an answer that does not end before its scaffold ends it; None: they depend on the model.
+
+    static and sequential take equal shares of a block, ordered takes a rank at a time where every place has one.
+    """
     size, given = config.block_size, () if scaffold is None else scaffold.given[:limit]
     free = [token < 0 for token in given] + [True] * (limit - len(given))
     end = next((place for place, token in enumerate(given) if token in ends), limit)
+    ranks = () if scaffold is None else scaffold.ranks
+    if config.rule == "dynamic" or (config.rule == "ordered" and len(ranks) < end):
+        return None
     counts = []
     for start in range(0, min(end + 1, limit), size):
-        left = sum(free[start : min(start + size, end)])
-        share = -(-left // config.steps)
-        counts.append(-(-left // share) if left else 0)
+        left = [place for place in range(start, min(start + size, end)) if free[place]]
+        if config.rule == "ordered":
+            counts.append(min(len({ranks[place] for place in left}), config.steps))
+        else:
+            share = -(-len(left) // config.steps)
+            counts.append(-(-len(left) // share) if left else 0)
     return counts
