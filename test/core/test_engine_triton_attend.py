@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from triton_cases import BF16, DEVICE, FP32, Paged, make_ops, near, paged, plain_attention
+from triton_cases import BF16, DEVICE, FP32, Paged, make_ops, near, paged, plain_attention, random
 
 from wamdiff2_core.decode.engine import triton_ops
+from wamdiff2_core.decode.engine.ops import LayerWeights
+from wamdiff2_core.decode.engine.triton_fp8 import Fp8TorchOps, quantise, quantise_layer
 from wamdiff2_core.decode.engine.triton_table import Chunks
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter's NumPy, at infinities
@@ -171,3 +173,47 @@ def test_a_strided_cache_is_refused() -> None:
     case = paged([[3]], 4, 2, 16, PAGE, FP32)
     with pytest.raises(ValueError, match="cache"):
         make_ops(PAGE).attend(case.q, case.keys[:, :, :8], case.values, case.pages, case.limit, case.shape)
+
+
+@DTYPES
+@pytest.mark.parametrize("fp8", [False, True], ids=["plain", "8-bit"])
+def test_a_layer_and_the_choice_at_the_size_of_the_tiny_checkpoint(dtype, fp8: bool) -> None:
+    """All functions one after another as the engine calls them, cut as the table says; three rows of two blocks."""
+    limits = [[20, 20, 24, 24], [7, 7, 11, 11], [0, 0, 5, 5]]
+    case = paged(limits, 4, 2, 64, PAGE, dtype, capacity=48)
+    shape, tokens = case.shape, 12
+    keys, values = (one.nan_to_num() for one in (case.keys, case.values))
+    layer = LayerWeights(
+        qkv=random(512, 256, seed=1, scale=0.06, dtype=dtype),
+        out=random(256, 256, seed=2, scale=0.06, dtype=dtype),
+        gate_up=random(2048, 256, seed=3, scale=0.06, dtype=dtype),
+        down=random(256, 1024, seed=4, scale=0.03, dtype=dtype),
+        head_norm=1 + random(6, 64, seed=5, scale=0.1, dtype=dtype),
+    )
+    head, x = random(1152, 256, seed=6, scale=0.2), random(tokens, 256, dtype=dtype, seed=7)
+    if fp8:
+        layer, head = quantise_layer(layer), quantise(head)
+    else:
+        head = head.to(dtype)
+    angle = random(tokens, 32, seed=8)
+    cos, sin = (one.repeat(1, 2).to(dtype) for one in (angle.cos(), angle.sin()))
+    at = (case.limit.long() - 1).clamp_min(0).view(3, 4)
+    slot = torch.where(case.limit.view(3, 4) > 0, case.pages.long().gather(1, at // PAGE) * PAGE + at % PAGE, 0)
+    # Of two tokens with one limit the first writes where nobody looks: both would take the same slot.
+    slot = torch.where(torch.arange(4, device=DEVICE) % 2 == 0, 0, slot)
+    small = {"hidden": 256, "heads": 4, "kv_heads": 2, "head_dim": 64, "ffn": 1024, "vocab": 1152}
+    found = []
+    for ops in (make_ops(PAGE, dtype, fp8, places=48, **small), Fp8TorchOps(PAGE)):
+        cache = keys.clone(), values.clone()
+        qkv = ops.norm_linear(x, layer.qkv, 1e-6)
+        q = ops.rotate_append(qkv, layer.head_norm, cos, sin, slot.view(-1), cache[0], cache[1], shape)
+        seen = ops.attend(q.contiguous(), cache[0], cache[1], case.pages, case.limit, shape)
+        hidden = ops.linear_add(seen, layer.out, x)
+        hidden = ops.linear_add(ops.gated(hidden, layer.gate_up, 1e-6), layer.down, hidden)
+        choice = ops.choose(hidden, head, None, 3, 1e-6)
+        found.append((hidden.clone(), choice.tokens.clone(), choice.certainty.clone()))
+    (hidden, tokens_found, certainty), (plain, tokens_plain, certainty_plain) = found
+    near(hidden, plain, dtype)
+    if dtype == FP32:
+        assert torch.equal(tokens_found, tokens_plain)
+        assert torch.allclose(certainty, certainty_plain, rtol=1e-4)

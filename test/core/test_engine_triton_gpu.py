@@ -106,6 +106,14 @@ def test_products_and_choice(model: Model, tokens: int) -> None:
     exact = TorchOps(PAGE).choose(x.float(), _wide(model.head), None, 3, EPS)
     assert got.usable.all()
     assert (got.certainty - exact.certainty).abs().max() <= 5e-3 * exact.certainty.max()
+    words = -(-model.sizes.vocab // 32)
+    allowed = torch.randint(-(2**31), 2**31, (tokens, words), device=DEVICE).int()
+    few = ops.choose(x, model.head, allowed, 3, EPS)
+    least = TorchOps(PAGE).choose(x.float(), _wide(model.head), allowed, 3, EPS)
+    assert few.usable.all() and (few.certainty - least.certainty).abs().max() <= 5e-3 * least.certainty.max()
+    bits = allowed.gather(1, few.tokens[:, None] // 32)[:, 0] >> (few.tokens % 32).int() & 1
+    assert bits.all() and not (few.tokens == 3).any()
+    got = ops.choose(x, model.head, None, 3, EPS)
     other = got.tokens != exact.tokens  # only where the two best are as good as equal
     assert not (other & ((got.certainty - exact.certainty).abs() > 1e-3 * exact.certainty)).any()
 
