@@ -93,6 +93,23 @@ def test_an_empty_cache_is_named_with_its_cure_and_is_no_obstacle(machine) -> No
     assert machine.found("kernels").found.endswith("attention, activation")
 
 
+def test_kernels_that_came_ready_made_and_norms_without_a_library(machine, tmp_path, monkeypatch) -> None:
+    for name in ("flashinfer_jit_cache", "cutlass"):
+        (tmp_path / "site" / name).mkdir(parents=True)
+        (tmp_path / "site" / name / "__init__.py").touch()
+    machine.kernels("rope", "silu_and_mul")
+    assert machine.found("kernels").found.endswith("attention, norm")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    assert machine.found("kernels").found.endswith("attention")
+    machine.environ["FLASHINFER_USE_CUDA_NORM"] = "1"
+    assert machine.found("kernels").found.endswith("attention, norm")
+    for name in ("batch_prefill_with_kv_cache_x", "norm"):
+        folder = tmp_path / "site" / "flashinfer_jit_cache" / "jit_cache" / name
+        folder.mkdir(parents=True)
+        (folder / f"{name}.so").touch()
+    assert machine.found("kernels").ok
+
+
 @pytest.mark.parametrize("before, after", [("", ":"), (":", ""), ("", ":/usr/lib"), ("/opt/nothing:", "")])
 def test_a_stray_colon(machine, before: str, after: str) -> None:
     machine.environ["CUDA_HOME"] = f"{before}{machine.cuda}{after}"

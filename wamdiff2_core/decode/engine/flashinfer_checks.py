@@ -7,6 +7,7 @@ looked at beforehand, in the way FlashInfer itself will look for it, so that a f
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import re
 import shutil
@@ -194,10 +195,27 @@ def _cache(environ: Mapping[str, str], version: str | None, capability: tuple[in
     if not (above.is_dir() and os.access(above, os.W_OK)):
         do = "set FLASHINFER_WORKSPACE_BASE to a folder that can be written"
         return Finding("cache folder", False, f"{folder}: {above} cannot be written", do)
-    missing = [kernel for kernel, pattern in KERNELS.items() if not any(_compiled(folder, pattern))]
+    folders = [folder, *_shipped()]
+    missing = [
+        kernel
+        for kernel, pattern in KERNELS.items()
+        if not any(any(_compiled(one, pattern)) for one in folders)
+        and not (kernel == "norm" and _norm_is_python(environ))
+    ]
     if missing:
         return Finding("kernels", False, f"not compiled in {folder}: {', '.join(missing)}", BUILD)
     return Finding("kernels", True, f"compiled in {folder}")
+
+
+def _shipped() -> list[Path]:
+    """Where the package of ready-made kernels keeps them, if it is installed."""
+    found = importlib.util.find_spec("flashinfer_jit_cache")
+    return [] if found is None or found.origin is None else [Path(found.origin).parent / "jit_cache"]
+
+
+def _norm_is_python(environ: Mapping[str, str]) -> bool:
+    """With nvidia-cutlass-dsl, FlashInfer's norms are compiled in the process and leave no library."""
+    return environ.get("FLASHINFER_USE_CUDA_NORM", "0") != "1" and importlib.util.find_spec("cutlass") is not None
 
 
 def _compiled(folder: Path, pattern: str) -> Iterator[Path]:

@@ -1,9 +1,9 @@
 """The engine's functions as Triton kernels: few tokens, weights read once, all scratch made beforehand.
 
 One set serves one stream at a time: its scratch and its outputs are reused. An output stays valid until the second next
-call of the same function with the same width. Up to `Sizes.tokens` tokens nothing is allocated, so every call can be
-captured; more tokens (a prompt) allocate their outputs and take PyTorch's products, which large ones are fastest with.
-Products that are none of the model's (all logits, say) work and allocate their outputs.
+call of the same function with the same width, a Choice until the next one. Up to `Sizes.tokens` tokens nothing is
+allocated, so every call can be captured; more tokens (a prompt) allocate their outputs and take PyTorch's products,
+which large ones are fastest with. Products that are none of the model's (all logits, say) allocate their outputs too.
 """
 
 from __future__ import annotations
