@@ -70,6 +70,19 @@ def test_the_end_token_inside_a_block(lookahead: int) -> None:
     assert ops.calls == 2 + lookahead
 
 
+@pytest.mark.parametrize(
+    ("rule", "guess", "calls"), [("dynamic", 128, 5), ("dynamic", 7, 4), ("static", 128, 4), ("sequential", 7, 4)]
+)
+def test_a_pass_is_needless_only_where_it_was_a_guess(rule: str, guess: int, calls: int) -> None:
+    """Two blocks of two steps; seven tokens are fewer than a wide pass of four-token blocks has."""
+    ops = Scripted(1, 4, lambda call: ([[20, 21, 22, 23]], [[0.9, 0.9, 0.3, 0.3]]))
+    model = loaded("same", "causal")
+    config = EngineConfig(**SMALL, rows=(1,), block_sizes=(4,), lookahead=1, guess=guess)
+    decoder = EngineDecoder(model, config, plain_set(model, config, ops))
+    out = decoder.generate(prompt(5)[0], config=DecodingConfig(4, 2, rule, 0.5, max_new_tokens=8))
+    assert (out.steps_per_block, ops.calls) == ([2, 2], calls)
+
+
 def test_needless_passes_change_nothing() -> None:
     """Ten more of each kind behind the end of an answer."""
     decoder, _ = scripted(lambda call: ([[20 + call] * 4], [[0.9, 0.3, 0.6, 0.1]]), 4)
@@ -282,6 +295,7 @@ def test_settings_are_checked() -> None:
         {"max_answer": 0},
         {"page_size": 0},
         {"prefixes": -1},
+        {"guess": -1},
         {"lookahead": 2},
     ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):

@@ -180,10 +180,10 @@ def test_counted_schedules_are_right(rule: str) -> None:
         config, limits, narrow = DecodingConfig(size, steps, rule), [16, 11], 0
         answers = started(VOCABULARY, config, [free, ending], limits)
         answers.apply(seen_of([[5] * size] * 2))
-        for kind in schedule(config, [free, ending], limits, VOCABULARY.eos.tolist(), lookahead=1):
+        for kind in schedule(config, [free, ending], limits, VOCABULARY.eos.tolist(), guess=True):
             waiting = bool((answers.running & ~answers.masked().any(1)).any())
             if not bool(answers.running.any()):
-                assert kind == "wide"  # nothing is left that could be counted
+                assert kind is None  # nothing is left that could be counted
                 break
             assert kind == ("wide" if waiting else "narrow")
             narrow += kind == "narrow"
@@ -196,11 +196,11 @@ def test_counted_schedules_are_right(rule: str) -> None:
 def test_what_cannot_be_counted_is_wide_or_asked_for() -> None:
     shorter = Scaffold(((4, 5),) * 6, (0,) * 6)
     for rule, scaffold in (("dynamic", shorter), ("ordered", shorter), ("ordered", None)):
-        for lookahead, want in ((1, "wide"), (0, None)):
-            kinds = schedule(DecodingConfig(4, 4, rule), [scaffold], [8], [EOS], lookahead)
+        for guess, want in ((True, "wide"), (False, None)):
+            kinds = schedule(DecodingConfig(4, 4, rule), [scaffold], [8], [EOS], guess)
             assert [next(kinds) for _ in range(5)] == [want] * 5
-    counted = schedule(DecodingConfig(4, 4, "ordered"), [shorter], [6], [EOS], 1)
-    assert [next(counted) for _ in range(2)] == ["wide", "wide"]
+    counted = schedule(DecodingConfig(4, 4, "ordered"), [shorter], [6], [EOS], True)
+    assert [next(counted) for _ in range(3)] == ["wide", None, None]
 
 
 def engine(prediction: str, context: str) -> EngineDecoder:

@@ -79,20 +79,22 @@ class Call:
         return lane.read()
 
     def _launch(self, lane: Lane, keys: Mapping[str, Hashable]) -> None:
-        """Pass after pass. The flags of a launch are read behind the next one, or (lookahead 0) before it."""
-        graphs, flags, ahead = self.engine.graphs, lane.flags, self.engine.lookahead
+        """Pass after pass. The flags of a launch are read behind the next one if its kind is known, else before it."""
+        graphs, flags, engine = self.engine.graphs, lane.flags, self.engine
+        ahead = engine.lookahead == 1
+        guess = ahead and 2 * lane.size.rows * lane.size.block_size <= engine.config.guess
         graphs.run(keys["first"])
         ticket = flags.post()
         running, waiting = True, True
-        ends = self.engine.loaded.eos_token_ids
-        for kind in schedule(self.config, self.scaffolds, self.limits, ends, ahead):
-            if not ahead:
+        for kind in schedule(self.config, self.scaffolds, self.limits, engine.loaded.eos_token_ids, guess):
+            behind = ahead and kind is not None
+            if not behind:
                 running, waiting = self._progress(lane, ticket)
             if not running or self._late():
                 return
             graphs.run(keys[kind or (WIDE if waiting else NARROW)])
             before, ticket = ticket, flags.post()
-            if ahead:
+            if behind:
                 running, waiting = self._progress(lane, before)
 
     def _progress(self, lane: Lane, ticket: int) -> tuple[bool, bool]:

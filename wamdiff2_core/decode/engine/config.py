@@ -16,8 +16,9 @@ class EngineConfig:
     allowed. max_length: most tokens of a row, prompt and answer together. max_answer: most tokens of an answer.
     page_size: tokens a page. prefixes: rows of max_length that shared prefixes may hold beside the running call.
     buckets: lengths that prompts are padded to. lookahead: launches that go out before the flags of the one before them
-    are read, 0 or 1; None: 1 on a GPU, else 0. capture_images: images are encoded in passes with fixed buffers, one for
-    each combination of sizes; None: on a GPU.
+    are read, 0 or 1; None: 1 on a GPU, else 0. guess: most tokens of a wide pass that is launched without knowing
+    whether a row waits; calls that would need more ask first. capture_images: images are encoded in passes with fixed
+    buffers, one for each combination of sizes; None: on a GPU.
     """
 
     rows: tuple[int, ...] = (1, 4)
@@ -28,6 +29,7 @@ class EngineConfig:
     prefixes: int = 2
     buckets: tuple[int, ...] = BUCKETS
     lookahead: int | None = None
+    guess: int = 128
     capture_images: bool | None = None
 
     def __post_init__(self) -> None:
@@ -38,8 +40,9 @@ class EngineConfig:
         for name in ("max_length", "max_answer", "page_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"engine {name}: expected an integer >= 1, got {getattr(self, name)}")
-        if self.prefixes < 0:
-            raise ConfigError(f"engine prefixes: expected an integer >= 0, got {self.prefixes}")
+        for name in ("prefixes", "guess"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"engine {name}: expected an integer >= 0, got {getattr(self, name)}")
         if self.lookahead not in (0, 1, None):
             raise ConfigError(f"engine lookahead: expected 0, 1 or None, got {self.lookahead}")
 

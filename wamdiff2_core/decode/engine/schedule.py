@@ -16,19 +16,20 @@ def schedule(
     scaffolds: Sequence[Scaffold | None],
     limits: Sequence[int],
     ends: Collection[int],
-    lookahead: int,
+    guess: bool,
 ) -> Iterator[str | None]:
-    """Names of the passes behind the first one, without end; None: ask the flags whether a row waits to go on.
+    """Names of the passes behind the first one, without end; None: ask the flags whether a row runs and one waits.
 
     Where steps can be counted beforehand (see `_steps`) a pass is wide where a block ends, and narrow between.
-    Otherwise, launching ahead, every pass is wide: it does the right thing for rows that wait and for rows that do not,
+    Otherwise, if guessing, every pass is wide: it does the right thing for rows that wait and for rows that do not,
     and costs less than a narrow one that turns out needless.
     """
     counts = [_steps(config, scaffold, limit, ends) for scaffold, limit in zip(scaffolds, limits, strict=True)]
     known = [count for count in counts if count is not None]
     if len(known) == len(counts):
         yield from _counted(known)
-    yield from repeat(WIDE if lookahead else None)
+        guess = False  # that was all, unless a predicted mask token is predicted again
+    yield from repeat(WIDE if guess else None)
 
 
 def _counted(rows: list[list[int]]) -> Iterator[str]:
