@@ -172,7 +172,7 @@ def test_bench_measures_stored_frames_and_appends(micro: Path, shards: Path, tmp
 
 
 def test_train_names_the_recipes() -> None:
-    assert "tiny_ar" in str(refused("train", "no_such_recipe"))
+    assert "stage1" in str(refused("train", "no_such_recipe"))
 
 
 def test_rows_of_drives_survive_a_kill(tmp_path: Path) -> None:

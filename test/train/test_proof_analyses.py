@@ -57,6 +57,8 @@ def test_the_front_holds_what_nothing_beats():
     points = [{"forwards_per_plan": forwards, "ade_m": ade} for forwards, ade in pairs]
     assert [(p["forwards_per_plan"], p["ade_m"]) for p in front(points)] == [(2, 2.0), (4, 1.0), (8, 0.9)]
     sweep = [{"block_size": 8, "steps": s, "ade_m": a} for s, a in ((1, 2.0), (2, 1.01), (4, 1.0), (8, 1.0))]
+    hollow = {"forwards_per_plan": 0.5, "ade_m": 0.1, "failed_plans_share": 0.2, "block_size": 8, "steps": 1}
+    assert front([*points, hollow])[0] == {"forwards_per_plan": 2, "ade_m": 2.0} and len(steps_needed([hollow])) == 0
     assert steps_needed(sweep)[8]["steps"] == 2 and steps_needed(sweep, 0.0)[8]["steps"] == 4
 
 

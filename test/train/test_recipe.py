@@ -64,7 +64,7 @@ def test_a_key_that_stands_twice(tmp_path):
 
 def test_an_override_that_is_no_yaml():
     with pytest.raises(ConfigError, match=r"override 'files=\[a': expected a value in YAML notation"):
-        recipes_of("tiny_ar", ["files=[a"])
+        recipes_of("base", ["files=[a"])
 
 
 @pytest.mark.parametrize(("source", "values"), [
@@ -94,6 +94,6 @@ def test_the_command_ends_with_a_line_that_says_what_to_do(capsys, tmp_path):
         (["device=cuda:99"], "device cuda:99: this machine has"),
         (["device=cpu", "capture=false", "init=" + str(tmp_path / "none")], "expected a checkpoint folder"),
     ):
-        assert main(["tiny_ar", f"out={tmp_path}", "init=x", "data=y", *overrides]) == 1
+        assert main(["base", f"out={tmp_path}", "init=x", "data=y", *overrides]) == 1
         error = capsys.readouterr().err
         assert error.startswith("error: ") and said in error and "Traceback" not in error

@@ -8,6 +8,7 @@ import torch
 from micro import SIZES, micro_recipe
 from shards import write_shard
 
+from training.proof.rows import ROWS
 from training.train import recipes_of
 from wamdiff2_core import load_model
 from wamdiff2_core.distill import checkpoint
@@ -129,14 +130,15 @@ def test_pictures_without_augmentation_are_what_the_driver_sees(micro_folder, sh
 
 
 def test_recipes_are_checked():
-    for name in ("tiny_ar", "tiny_blocks"):
-        assert recipes_of(name)[0].name == name
-    first, second = recipes_of("tiny_ar,tiny_blocks", ["out=/x", "tiny_blocks.max_minutes=3", "init=/y"])
-    assert (first.init, second.init, second.out, second.max_minutes) == (
+    for name, row in ROWS.items():
+        needs = [f"{need}=/{need}" for need in ("teacher", "answers") if getattr(row, need)]
+        assert recipes_of(name, needs)[0].name == name
+    first, second = recipes_of("stage1,stage2", ["out=/x", "stage2.max_steps=30", "stage2.teacher=/t", "init=/y"])
+    assert (first.init, second.init, second.out, second.max_steps) == (
         "/y",
-        "/x/tiny_ar/checkpoint",
-        "/x/tiny_blocks",
-        3.0,
+        "/x/stage1/checkpoint",
+        "/x/stage2",
+        30,
     )
     for values in (
         {"max_steps": 1, "speed": 2},
@@ -151,6 +153,6 @@ def test_recipes_are_checked():
     with pytest.raises(ConfigError):
         load_recipe("nowhere.yaml")
     with pytest.raises(ConfigError):
-        recipes_of("tiny_ar", ["tiny_bloks.lr=1"])
+        recipes_of("stage1", ["stage_1.lr=1"])
     with pytest.raises(ConfigError):
         Trainer(make_recipe({"max_steps": 1}))

@@ -14,6 +14,7 @@ COLUMNS = (  # heading, key of a row, factor, digits
     ("mAP50 %", "map50", 100.0, 1),
     ("right answers %", "answers", 100.0, 1),
     ("parse failures %", "parse_failures", 100.0, 2),
+    ("plans withheld %", "failed_plans", 100.0, 1),
     ("forwards per plan", "forwards_per_plan", 1.0, 1),
     ("forwards per answer", "forwards_per_answer", 1.0, 1),
 )
@@ -118,23 +119,18 @@ def steps_table(results: dict) -> str:
     found = results["steps"].get("stage3")
     if found is None:
         return f"{MISSING}\n"
-    plain = [p for p in found["points"] if p["block_size"] == 1]
-    free = [p for p in found["points"] if not p["scaffold"] and p["block_size"] > 1 and p["threshold"] == 0.9]
-    parts = [("on the front", found["front"]), ("B = 1", plain), ("free text", free)]
-    heading = [
-        "",
-        "steps",
-        "threshold",
-        "scaffold",
-        "forwards per plan",
-        "ADE m",
-        "mAP50",
-        "right answers",
-        "not parsed",
-    ]
-    body = [[name, str(p["steps"]), f"{p['threshold']:g}", "yes" if p["scaffold"] else "no",
+    front, points = found["front"], found["points"]
+    plain = [p for p in points if p["block_size"] == 1]
+    ordered = [p for p in points if p["rule"] == "ordered" and p not in front]
+    free = [p for p in points if not p["scaffold"] and p["block_size"] > 1 and p["threshold"] == 0.9]
+    parts = [("on the front", [p for p in front if p["block_size"] > 1]), ("leading digits first", ordered)]
+    parts += [("B = 1", plain), ("free text", free)]
+    heading = ["", "steps", "threshold", "rule", "scaffold", "forwards per plan", "ADE m", "mAP50", "right answers",
+               "not parsed", "plans withheld"]  # fmt: skip
+    body = [[name, str(p["steps"]), f"{p['threshold']:g}", p["rule"], "yes" if p["scaffold"] else "no",
              _number(p["forwards_per_plan"], 1), _number(p["ade_m"], 3), _number(p["map50"], 3),
-             _number(p["answers_correct"], 3), _number(p["parse_failures_share"], 4)]
+             _number(p["answers_correct"], 3), _number(p["parse_failures_share"], 4),
+             _number(p["failed_plans_share"], 3)]
             for name, points in parts for p in points]  # fmt: skip
     return markdown([heading, *body])
 
