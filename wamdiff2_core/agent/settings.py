@@ -26,9 +26,9 @@ class AgentSettings:
     device: str = "cpu"
     dtype: str = "float32"
     block_size: int = 32
-    steps: int = 8
-    threshold: float = 0.9
-    rule: str = "dynamic"
+    steps: int = 3
+    threshold: float = 0.6
+    rule: str = "ordered"
     rig: str = "config/rig_three.yaml"
     base_link_x_m: float = -1.4  # base_link in the CARLA actor's frame
     controller: str = FOLLOWER
