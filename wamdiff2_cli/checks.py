@@ -9,29 +9,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from wamdiff2_cli.engine_checks import engine_findings
+from wamdiff2_cli.findings import MISSING, OK, OPTIONAL, Finding
 from wamdiff2_core.errors import Wamdiff2Error
 
-OK, MISSING, OPTIONAL = "ok", "missing", "optional"
 PROBE_S = 60.0
 SETUP = "run `make setup`"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """`state`: ok; missing (the demo cannot run); optional (something else cannot run). `do`: the way out."""
-
-    name: str
-    state: str
-    found: str
-    do: str = ""
-
-    def plain(self) -> dict[str, str]:
-        return asdict(self)
 
 
 def findings(checkpoint: Path | None) -> Iterator[Finding]:
@@ -47,6 +34,7 @@ def findings(checkpoint: Path | None) -> Iterator[Finding]:
     yield _renderer()
     yield _town()
     yield _checkpoint(checkpoint)
+    yield from _engine(checkpoint)
     yield from _extras()
 
 
@@ -158,10 +146,19 @@ def describe_checkpoint(folder: Path) -> str:
     return f"{folder}: {kind}, {millions:.1f} M weights, block sizes {sizes}, kernels {kernels}"
 
 
+def _engine(folder: Path | None) -> Iterator[Finding]:
+    from wamdiff2_ros.graph import default_checkpoint
+
+    try:
+        folder = folder or default_checkpoint()
+    except (Wamdiff2Error, OSError):
+        folder = None  # the line before says so; which kernels can run here is known without
+    yield from engine_findings(folder)
+
+
 def _extras() -> Iterator[Finding]:
     browser = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
     yield _extra("chromium", browser or "", "apt-get install chromium", "the test that loads report.html")
-    yield _extra("flashinfer", _origin("flashinfer"), "pip install flashinfer-python", "its kernels on NVIDIA GPUs")
     yield _extra("carla", _origin("carla"), "pip install carla (the simulator's version)", "the CARLA bridge")
     coco = _origin("faster_coco_eval")
     yield _extra("faster-coco-eval", coco, "pip install 'wamdiff2[evaluate]'", "mAP of boxes in summaries")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -17,8 +19,17 @@ _MARKS = {"ok": "[green]ok      [/]", "missing": "[red]missing [/]", "optional":
 def run(
     checkpoint: Annotated[Path | None, typer.Option(help="Checkpoint to try; default: the one here")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON and nothing else")] = False,
+    build: Annotated[bool, typer.Option("--build", help="Compile the engine's GPU kernels now instead")] = False,
+    arch: Annotated[int | None, typer.Option(help="With --build: for this architecture, 90 for an H200")] = None,
 ) -> None:
-    """Check this machine, line by line. Exit code 0 if `make demo` can run here, 1 if something is missing for it."""
+    """Check this machine, line by line. Exit code 0 if `make demo` can run here, 1 if something is missing for it.
+
+    With --build: exit code 0 if all kernels are ready, 1 if some could not be compiled.
+    """
+    if build:
+        _build(checkpoint, arch)
+    if arch is not None:
+        raise typer.BadParameter("--arch goes with --build")
     from wamdiff2_cli.checks import MISSING, OK, findings
 
     console = Console(quiet=as_json, highlight=False, soft_wrap=True)
@@ -36,3 +47,13 @@ def run(
     else:
         console.print("\nThe demo can run here: wamdiff2 demo")
     raise typer.Exit(1 if missing else 0)
+
+
+def _build(checkpoint: Path | None, arch: int | None) -> NoReturn:
+    from wamdiff2_cli import engine_build
+    from wamdiff2_ros.graph import default_checkpoint
+
+    problems = engine_build.build(checkpoint or default_checkpoint(), arch, partial(print, flush=True))
+    for problem in problems:
+        print(f"wamdiff2: {problem}", file=sys.stderr)
+    raise typer.Exit(1 if problems else 0)

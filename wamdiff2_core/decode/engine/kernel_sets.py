@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +16,7 @@ from wamdiff2_core.model.checkpoint import LoadedModel
 
 if TYPE_CHECKING:
     from wamdiff2_core.decode.engine.config import EngineConfig
+    from wamdiff2_core.decode.engine.triton_ops import Sizes
 
 KERNEL_SETS = ("torch", "torch_fp8", "triton", "triton_fp8")
 
@@ -38,7 +39,7 @@ def kernel_set(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSe
     """
     if name not in ("auto", *KERNEL_SETS):
         raise ConfigError(f"engine kernels: expected 'auto' or one of {KERNEL_SETS}, got {name!r}")
-    problem = _problem(loaded)
+    problem = why_not_triton(loaded.device, _dtype(loaded))
     if name == "auto":
         name = "torch" if problem else "triton"
     if name == "torch":
@@ -57,39 +58,51 @@ def plain_set(loaded: LoadedModel, config: EngineConfig, ops: Ops | None = None)
     return KernelSet(ops.name, ops, moves)
 
 
-def _problem(loaded: LoadedModel) -> str | None:
-    """Why the Triton kernels cannot run this model here; None: they can."""
-    if loaded.device.type != "cuda":
-        return f"expected a CUDA device, got {loaded.device}"
+def why_not_triton(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why the Triton kernels cannot run a model that lives there in that type; None: they can, if its sizes fit."""
+    if device.type != "cuda":
+        return f"expected a CUDA device, got {device}"
     if importlib.util.find_spec("triton") is None:
         return "expected the package triton, which is not installed"
-    dtype = _dtype(loaded)
     if dtype not in (torch.bfloat16, torch.float32):
         return f"expected bfloat16 or float32, got {dtype}"
     return None
 
 
-def _triton(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
-    from wamdiff2_core.decode.engine.moves_triton import TritonMoves
-    from wamdiff2_core.decode.engine.triton_ops import Sizes, TritonOps
+def triton_sizes(text: Any, config: EngineConfig) -> Sizes:
+    """What scratch an engine of these sizes needs for a model with this text config. ConfigError: not made for it.
+
+    Needs the package triton.
+    """
+    from wamdiff2_core.decode.engine.triton_ops import Sizes
     from wamdiff2_core.decode.engine.triton_table import BUCKETS
 
-    text, fp8 = loaded.config.text_config, name == "triton_fp8"
     most, block = config.rows[-1], config.block_sizes[-1]
     try:
-        sizes = Sizes(
+        return Sizes(
             tokens=min(2 * most * block, BUCKETS[-1]),
             rows=most,
             places=config.max_length,
             hidden=text.hidden_size,
             heads=text.num_attention_heads,
             kv_heads=text.num_key_value_heads,
-            head_dim=loaded.model.model.language_model.layers[0].self_attn.head_dim,
+            head_dim=text.head_dim,
             ffn=text.intermediate_size,
-            vocab=loaded.vocab_size,
+            vocab=text.vocab_size,
         )
-        ops = TritonOps(config.page_size, sizes, dtype=_dtype(loaded), device=loaded.device, fp8=fp8)
     except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _triton(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
+    from wamdiff2_core.decode.engine.moves_triton import TritonMoves
+    from wamdiff2_core.decode.engine.triton_ops import TritonOps
+
+    fp8 = name == "triton_fp8"
+    try:
+        sizes = triton_sizes(loaded.config.text_config, config)
+        ops = TritonOps(config.page_size, sizes, dtype=_dtype(loaded), device=loaded.device, fp8=fp8)
+    except (ConfigError, ValueError) as error:
         raise ConfigError(f"engine kernels {name}: {error}") from error
     moves = TritonMoves(config.page_size, config.max_length, loaded.context == "block_causal")
     return KernelSet(name, ops, moves, fp8, sizes.tokens)

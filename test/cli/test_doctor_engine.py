@@ -1,0 +1,159 @@
+"""`wamdiff2 doctor`: the engine's kernels, and `--build`, on machines that are made up: all without a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from wamdiff2_cli import engine_build, engine_checks
+from wamdiff2_cli.main import app
+from wamdiff2_core.decode.engine import flashinfer_checks, flashinfer_ops
+from wamdiff2_core.decode.engine.config import EngineConfig
+from wamdiff2_core.decode.engine.flashinfer_checks import Finding, findings
+from wamdiff2_core.errors import CheckpointError, ConfigError
+
+HOPPER = (9, 0)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An H200 with the package triton, as far as questions go."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: HOPPER)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA H200")
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: find("json" if name == "triton" else name))
+    monkeypatch.setattr(engine_checks, "_fits", lambda folder: None)
+
+
+def flashinfer(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], capability=HOPPER) -> None:
+    """FlashInfer is installed, and the environment is this one."""
+    found = findings(capability, environ, flashinfer_checks.KNOWN_VERSION)
+    monkeypatch.setattr(flashinfer_ops, "here", lambda: found)
+
+
+def built(micro: Path, *options: object) -> tuple[int, str, list[str]]:
+    """(exit code, standard output, lines of errors) of `doctor --build`."""
+    arguments = ["doctor", "--build", "--checkpoint", str(micro), *map(str, options)]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    return result.exit_code, result.stdout, result.stderr.strip().splitlines()
+
+
+def test_without_a_gpu_the_engine_is_optional(no_gpu, micro: Path) -> None:
+    found = list(engine_checks.engine_findings(micro))
+    assert [one.name for one in found] == ["engine", "flashinfer"]
+    assert all(one.state == "optional" and one.do for one in found)
+    assert "kernels torch" in found[0].found and "CUDA device" in found[0].found
+    assert "not installed" in found[1].found and flashinfer_checks.KNOWN_VERSION in found[1].do
+
+
+def test_doctor_prints_it_and_the_demo_still_runs(no_gpu, micro: Path) -> None:
+    result = CliRunner().invoke(app, ["doctor", "--json", "--checkpoint", str(micro)])
+    told = json.loads(result.stdout)
+    engine = [one for one in told["findings"] if one["name"].startswith(("engine", "flashinfer"))]
+    assert len(engine) == 2 and {one["state"] for one in engine} == {"optional"}
+
+
+def test_with_a_gpu_it_takes_triton(gpu, micro: Path) -> None:
+    (engine, *_) = engine_checks.engine_findings(micro)
+    assert engine.state == "ok" and "kernels triton" in engine.found and "H200" in engine.found
+
+
+def test_sizes_that_triton_refuses_are_told(gpu, micro: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> None:
+        raise ConfigError("expected a head size of 16, got 24")
+
+    monkeypatch.setattr(engine_checks, "_fits", refuse)
+    (engine, *_) = engine_checks.engine_findings(micro)
+    assert engine.state == "optional" and "head size" in engine.found and 'kernels="torch"' in engine.do
+
+
+def test_flashinfer_is_told_line_by_line(gpu, micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environ = {"CUDA_HOME": f":{tmp_path}", "PATH": str(tmp_path), "HOME": str(tmp_path)}
+    flashinfer(monkeypatch, environ)
+    found = {one.name: one for one in engine_checks.engine_findings(micro)}
+    assert found["flashinfer package"].state == found["flashinfer gpu"].state == "ok"
+    toolkit, nvcc = found["flashinfer cuda toolkit"], found["flashinfer nvcc"]
+    assert toolkit.state == nvcc.state == "optional"
+    assert "colon" in toolkit.found and "CUDA_HOME" in toolkit.do and nvcc.do
+    assert "missing" not in {one.state for one in found.values()}
+
+
+def test_build_without_a_gpu_ends_with_one_line(no_gpu, micro: Path) -> None:
+    code, said, errors = built(micro)
+    assert code == 1 and "left out" in said
+    assert len(errors) == 1 and "no GPU here" in errors[0] and "--arch 90" in errors[0]
+
+
+def test_build_without_triton_ends_with_one_line(no_gpu, micro: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else find(name))
+    code, _, errors = built(micro, "--arch", 90)
+    assert code == 1 and len(errors) == 1 and "triton is not installed" in errors[0]
+
+
+@pytest.mark.parametrize(("home", "told"), [(":/opt/cuda", "has a colon"), ("", "cuda toolkit: no CUDA_HOME")])
+def test_build_names_what_flashinfer_lacks(gpu, micro, tmp_path, monkeypatch, home: str, told: str) -> None:
+    """A stray colon, no toolkit: a line with the cure and exit code 1, while Triton's kernels still get compiled."""
+    monkeypatch.setattr(flashinfer_checks, "cuda_home", lambda environ: environ.get("CUDA_HOME") or None)
+    flashinfer(monkeypatch, {"CUDA_HOME": home, "PATH": str(tmp_path), "HOME": str(tmp_path)})
+    monkeypatch.setattr(engine_build, "_triton", lambda text, arch: iter([("one pass", 1.25)]))
+    monkeypatch.setattr(
+        engine_build, "text_config", lambda folder: type("Text", (), {"head_dim": flashinfer_ops.HEAD_DIMS[0]})
+    )
+    code, said, errors = built(micro)
+    assert code == 1 and "triton: one pass: 1.2 s" in said and "triton: done after" in said
+    assert len(errors) == 1 and errors[0].startswith("wamdiff2: flashinfer: ") and told in errors[0]
+    assert errors[0].count("flashinfer") == 1 and "set " in errors[0]
+
+
+def test_no_nvcc_is_named(gpu, micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flashinfer(monkeypatch, {"CUDA_HOME": str(tmp_path), "PATH": str(tmp_path), "HOME": str(tmp_path)})
+    monkeypatch.setattr(engine_build, "_triton", lambda text, arch: iter(()))
+    monkeypatch.setattr(engine_build, "text_config", lambda folder: type("Text", (), {"head_dim": 128}))
+    code, said, errors = built(micro)
+    assert code == 1 and not said and len(errors) == 1 and "nvcc" in errors[0] and "install" in errors[0]
+
+
+def test_build_succeeds_with_what_is_there(gpu, micro: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flashinfer_ops, "here", lambda: [Finding("package", True, "0.6.8")])
+    monkeypatch.setattr(flashinfer_ops, "build", lambda sizes: iter([(f"attention {sizes}", 74.6)]))
+    monkeypatch.setattr(engine_build, "_triton", lambda text, arch: iter([("one pass", 0.5)]))
+    monkeypatch.setattr(engine_build, "text_config", lambda folder: type("Text", (), {"head_dim": 128}))
+    code, said, errors = built(micro)
+    assert code == 0 and not errors and "attention (128,): 74.6 s" in said
+
+
+def test_a_librarys_own_error_is_one_line_and_costs_the_other_nothing(gpu, micro: Path, monkeypatch) -> None:
+    def broken(text, arch):
+        raise RuntimeError("PassManager::run failed\nand a page of it")
+        yield
+
+    monkeypatch.setattr(flashinfer_ops, "here", lambda: [Finding("package", True, "0.6.8")])
+    monkeypatch.setattr(flashinfer_ops, "build", lambda sizes: iter([("attention", 1.0)]))
+    monkeypatch.setattr(engine_build, "_triton", broken)
+    monkeypatch.setattr(engine_build, "text_config", lambda folder: type("Text", (), {"head_dim": 128}))
+    code, said, errors = built(micro)
+    assert code == 1 and errors == ["wamdiff2: triton: RuntimeError: PassManager::run failed"]
+    assert "flashinfer: attention: 1.0 s" in said
+
+
+def test_all_lanes_are_compiled_for() -> None:
+    config = EngineConfig(rows=(1, 3), block_sizes=(1, 32))
+    assert engine_build.forms(config) == [(r, w) for r in (1, 3) for w in (1, 2, 32, 64)]
+
+
+def test_arch_goes_with_build_and_checkpoints_are_named(tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["doctor", "--arch", "90"]).exit_code == 2
+    with pytest.raises(CheckpointError, match=str(tmp_path)):
+        built(tmp_path)
