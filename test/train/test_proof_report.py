@@ -13,6 +13,7 @@ from training.proof.plots import draw_all
 from training.proof.report import fill, write
 from training.proof.results import collect
 from training.proof.tables import TABLES
+from training.proof.targets import Target
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.evaluate.decode_grid import Setting
 from wamdiff2_core.evaluate.frame_store import FrameStore, Measured
@@ -108,6 +109,9 @@ def test_figures_are_those_of_the_rows(root):
     assert verdicts["driving score minus the baseline's, points"] is True
     assert verdicts["forwards per plan as a share"] is False  # 3 of 1
     assert verdicts["share of answers that cannot be parsed"] is True
+    near, far = Target("x", -0.7, -1.0, error=4.0), Target("x", 3.0, -1.0, error=1.0)
+    assert near.reached and near.proven is False and far.proven and Target("x", 1.0, 2.0).proven is None
+    assert "reached, not proven" in TABLES["targets"]({"targets": [near.values()]})
     json.dumps(found, allow_nan=False)
 
 

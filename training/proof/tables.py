@@ -96,7 +96,7 @@ def forks_table(results: dict) -> str:
     heading = ["row", "distinct plans", "entropy nats", "frames with several %", "draws without a plan %"]
     made = {(one["draws"], one["frames"]) for one in results["forks"].values() if one is not None}
     what = "; ".join(
-        f"{draws} draws for each of at most {frames} frames" for draws, frames in sorted(made, reverse=True)[:1]
+        f"at most {draws} draws for each of at most {frames} frames" for draws, frames in sorted(made, reverse=True)[:1]
     )
     return f"{what or MISSING}\n\n{markdown([heading, *body])}"
 
@@ -154,10 +154,15 @@ def blocks_table(results: dict) -> str:
 
 
 def targets_table(results: dict) -> str:
-    """What had to be reached."""
+    """What had to be reached. A verdict that lies within two standard errors of the limit says so."""
     verdict = {True: "reached", False: "missed", None: MISSING}
-    body = [[one["what"], _number(one["measured"], 4), f"{'at most' if one['most'] else 'at least'} {one['limit']:g}",
-             verdict[one["reached"]]] for one in results["targets"]]  # fmt: skip
+    body = []
+    for one in results["targets"]:
+        error = "" if one["error"] is None else f" ± {one['error']:.4f}"
+        doubt = ", not proven" if one["proven"] is False else ""
+        body.append([one["what"], f"{_number(one['measured'], 4)}{error}",
+                     f"{'at most' if one['most'] else 'at least'} {one['limit']:g}",
+                     f"{verdict[one['reached']]}{doubt}"])  # fmt: skip
     return markdown([["`stage3` beside `ar`", "measured", "to reach", ""], *body])
 
 
