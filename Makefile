@@ -32,8 +32,13 @@ lint: setup ## ruff, types, layering
 	@$(RUN) mypy
 	@$(RUN) python tools/layering.py
 
-bench: setup ## speed of this machine: out/bench
-	@$(RUN) wamdiff2 bench
+bench: setup ## speed of this machine: out/bench on a CPU, benchmarks/results/h200.json on a GPU (BENCH_ARGS)
+	@$(RUN) if python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then \
+		echo "bench: a GPU is here: the captured engine's speed table" && \
+		python -m benchmarks.engine_speed $(BENCH_ARGS); \
+	else \
+		echo "bench: no GPU here: milliseconds a plan on this CPU" && wamdiff2 bench $(BENCH_ARGS); \
+	fi
 
 faults: setup ## break the running nodes on purpose for MINUTES=10: out/faults/summary.json
 	@$(RUN) wamdiff2 faults --minutes $(MINUTES) --seed $(SEED) $(if $(CHECKPOINT),--checkpoint $(CHECKPOINT))

@@ -1,0 +1,151 @@
+"""The result of engine_speed: its headline figures, a section for RESULTS.md, two plots."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+HEADLINES = (
+    "step_ms_b32", "step_ms_b32_fp8", "tps_b1", "tps_b32_8steps", "tps_hf_eager_ar", "tps_hf_graph_ar",
+    "batch3_speedup", "frame_ms_p99_3cams", "copy_tb_s",
+)  # fmt: skip
+PAPER = {"4": 401.4, "8": 561.6, "16": 635.3, "32": 673.4}  # tokens a second, FlashInfer and graphs
+PEAK_TFLOPS = 989.0  # an H200's dense bfloat16 products, by its data sheet
+
+
+def headlines(rows: dict[str, dict[str, Any]]) -> dict[str, float | None]:
+    """The figures that have names of their own; None where their row failed or was not run."""
+
+    def get(name: str, *keys: str) -> Any:
+        at: Any = rows.get(name, {})
+        for key in keys:
+            at = at.get(key) if isinstance(at, dict) else None
+        return at
+
+    def first(at: Any, key: str) -> float | None:
+        """Of the shortest prefix, which stands first."""
+        return next(iter(at.values()))[key] if at else None
+
+    frames = get("frames", "frames") or {}
+    three = next((one for name, one in frames.items() if name.startswith("3 ")), None)
+    return {
+        "step_ms_b32": _step(get("engine_step", "passes")),
+        "step_ms_b32_fp8": _step(get("engine_step_fp8", "passes")),
+        "tps_b1": first(get("engine_ar", "prefixes"), "tps"),
+        "tps_b32_8steps": first(get("blocks", "block_sizes", "32"), "tps"),
+        "tps_hf_eager_ar": first(get("hf_eager_ar", "prefixes"), "tps"),
+        "tps_hf_graph_ar": first(get("hf_graph_ar", "prefixes"), "tps"),
+        "batch3_speedup": get("batch3", "speedup"),
+        "frame_ms_p99_3cams": three["ms"]["total"]["p99"] if three else None,
+        "copy_tb_s": get("copy", "tb_s"),
+    }
+
+
+def _step(passes: list[dict[str, Any]] | None) -> float | None:
+    found = (one["ms"] for one in passes or () if (one["pass"], one["block_size"]) == ("narrow", 32))
+    return next(found, None)
+
+
+def write_report(report: dict[str, Any], images: Path) -> str:
+    """Markdown of the whole result; draws engine_stages.png and engine_roofline.png where their rows are there."""
+    from benchmarks import speed_plots
+
+    rows = report["rows"]
+    machine = report["machine"]
+    lines = [
+        f"## Captured engine, {machine.get('gpu', machine['cpu'])}", "",
+        f"commit `{report['commit'][:12]}`, `{report['command']}`; {report['weights']}; "
+        + ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version),
+        "", *_headlines(report), "", *_speeds(rows), *_passes(rows, report["copy_tb_s"]), *_frames(rows),
+        *_trained(rows), *_ladder(rows, report), *_errors(rows),
+    ]  # fmt: skip
+    for name, draw in (("engine_stages.png", speed_plots.stages), ("engine_roofline.png", speed_plots.roofline)):
+        if draw(report, images / name):
+            lines += [f"![{name}](../docs/images/{name})", ""]
+    return "\n".join(lines)
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+
+
+def _table(head: list[str], body: list[list[str]]) -> list[str]:
+    marks = "|".join([":---", *["---:"] * (len(head) - 1)])
+    return [f"| {' | '.join(head)} |", f"|{marks}|", *(f"| {' | '.join(row)} |" for row in body), ""]
+
+
+def _headlines(report: dict[str, Any]) -> list[str]:
+    ours, ar, hf = report["tps_b32_8steps"], report["tps_b1"], report["tps_hf_eager_ar"]
+    ratios = [
+        [f"B = 32 against {name}", f"{ours / other:.1f} x"]
+        for name, other in (("our AR", ar), ("transformers eager AR", hf))
+        if ours and other
+    ]
+    return _table(["figure", "measured"], [[name, number(report[name])] for name in HEADLINES] + ratios)
+
+
+def _speeds(rows: dict[str, Any]) -> list[str]:
+    """Tokens a second by prefix."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, label in (
+        ("hf_eager_ar", "transformers eager, AR"),
+        ("hf_graph_ar", "transformers, static cache in a graph, AR"),
+        ("engine_ar", "engine, B = 1"),
+    ):
+        if "prefixes" in rows.get(name, {}):
+            found[label] = rows[name]["prefixes"]
+    for size, one in rows.get("blocks", {}).get("block_sizes", {}).items():
+        found[f"engine, B = {size}, 8 steps (paper: {PAPER[size]})"] = one
+    if not found:
+        return []
+    prefixes = list(next(iter(found.values())))
+    body = [[name, *(number(one[p]["tps"]) for p in prefixes)] for name, one in found.items()]
+    return _table(["tokens/s behind a prefix of", *prefixes], body)
+
+
+def _passes(rows: dict[str, Any], copy: float | None) -> list[str]:
+    body = []
+    for name, label in (("engine_step", "bf16"), ("engine_step_fp8", "fp8")):
+        for one in rows.get(name, {}).get("passes", ()):
+            share = one["bytes"] / one["ms"] / 1e9
+            told = f"{100 * share / copy:.0f}%" if copy else "-"
+            cells = [str(one["tokens"]), str(one["prefix"]), number(one["ms"]), f"{share:.2f}", told]
+            body.append([f"{label}, {one['pass']}, B = {one['block_size']}", *cells])
+    return _table(["one pass", "tokens", "prefix", "ms", "TB/s", "of the copy"], body) if body else []
+
+
+def _frames(rows: dict[str, Any]) -> list[str]:
+    body = [
+        [name, str(one["prompt"]), *(f"{number(ms['p50'])}, {number(ms['p99'])}" for ms in one["ms"].values())]
+        for name, one in rows.get("frames", {}).get("frames", {}).items()
+    ]
+    head = ["a whole frame, ms p50, p99", "prompt", "vision", "prefill", "decode", "total"]
+    return _table(head, body) if body else []
+
+
+def _trained(rows: dict[str, Any]) -> list[str]:
+    body = [
+        [f"B = {size}, {rule}", str(one["forwards"]), number(one["tokens_per_forward"]), number(one["tps"])]
+        for size, rules in rows.get("trained", {}).get("block_sizes", {}).items()
+        for rule, one in rules.items()
+    ]
+    return _table(["trained checkpoint, a plan", "forwards", "tokens/forward", "tokens/s"], body) if body else []
+
+
+def _ladder(rows: dict[str, Any], report: dict[str, Any]) -> list[str]:
+    one = rows.get("ladder", {})
+    if "paper" not in one:
+        return []
+    steps = [
+        ("eager, B = 1", report["tps_hf_eager_ar"], one["paper"]["eager_b1"]),
+        ("eager, B = 32", one["eager_b32_tps"], one["paper"]["eager_b32"]),
+        (f"+ FlashInfer; ours: {one['kernels']}", one["kernels_b32_tps"], one["paper"]["flashinfer_b32"]),
+        ("+ graphs", one["graphs_b32_tps"], one["paper"]["flashinfer_graphs_b32"]),
+    ]  # fmt: skip
+    return _table(["tokens/s", "ours", "paper"], [[name, number(a), number(b)] for name, a, b in steps])
+
+
+def _errors(rows: dict[str, Any]) -> list[str]:
+    return [f"- `{name}` failed: {row['error']}" for name, row in rows.items() if "error" in row] + [""]

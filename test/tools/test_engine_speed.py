@@ -1,0 +1,127 @@
+"""The speed table of the engine, rehearsed: its file has its keys, a row that fails costs no other one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import engine_speed, speed_rows  # noqa: E402
+from benchmarks.speed_report import HEADLINES, headlines, write_report  # noqa: E402
+from benchmarks.speed_setup import TINY, Setup, quantile  # noqa: E402
+from wamdiff2_core.errors import ConfigError  # noqa: E402
+
+SMALL = replace(TINY, prefixes=(20,), tokens=40, slow_tokens=2, frames={"3 cameras of 600": ((1, 4, 4),) * 3})
+PASSES = [
+    {"pass": "narrow", "block_size": 32, "tokens": 32, "prefix": 20, "ms": 1.25, "bytes": 4e9, "flops": 1e11},
+    {"pass": "first", "block_size": 32, "tokens": 20, "prefix": 0, "ms": 9.0, "bytes": 4e9, "flops": 1e12},
+]
+STAGES = {name: {"p50": ms, "p99": 2 * ms} for name, ms in (("vision", 9.0), ("prefill", 8.0), ("decode", 20.0))}
+ROWS: dict[str, Any] = {
+    "copy": {"tb_s": 4.2},
+    "engine_step": {"passes": PASSES},
+    "engine_step_fp8": {"passes": [PASSES[0] | {"ms": 0.9}]},
+    "engine_ar": {"prefixes": {"20": {"tps": 600.0}}},
+    "blocks": {"block_sizes": {"32": {"20": {"tps": 3000.0}}}},
+    "hf_eager_ar": {"prefixes": {"20": {"tps": 15.0}}},
+    "hf_graph_ar": {"prefixes": {"20": {"tps": 170.0}}},
+    "batch3": {"speedup": 2.5},
+    "frames": {"frames": {"3 cameras of 600": {"ms": STAGES | {"total": {"p50": 37.0, "p99": 44.0}}, "prompt": 1900}}},
+}
+WANTED = dict(
+    zip(HEADLINES, (1.25, 0.9, 600.0, 3000.0, 15.0, 170.0, 2.5, 44.0, 4.2), strict=True)
+)  # fmt: skip
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """(exit code, what the file says) of a rehearsal."""
+    monkeypatch.setattr(engine_speed, "TINY", SMALL)
+
+    def run(*options: str) -> tuple[int, dict[str, Any]]:
+        out = tmp_path / "speed.json"
+        fixed = ["--tiny", "--device", "cpu", "--kernels", "torch", "--seconds", "0.01", "--out", str(out)]
+        return engine_speed.main([*fixed, *options]), json.loads(out.read_text())
+
+    return run
+
+
+def test_the_file_has_its_keys_and_figures(run) -> None:
+    code, told = run("--rows", "copy,engine_ar,frames,hf_graph_ar,hf_eager_ar")
+    assert code == 0 and set(HEADLINES) <= told.keys()
+    assert {"machine", "commit", "command", "versions", "weights", "settings", "rows"} <= told.keys()
+    assert told["weights"].startswith("random") and "--tiny" in told["command"] and told["versions"]["torch"]
+    for name in ("copy_tb_s", "tps_b1", "frame_ms_p99_3cams", "tps_hf_eager_ar", "tps_hf_graph_ar"):
+        assert told[name] > 0
+    assert told["step_ms_b32"] is None
+    one = told["rows"]["engine_ar"]["prefixes"]["20"]
+    assert (one["tokens"], one["forwards"]) == (40, 40)
+    frame = told["rows"]["frames"]["frames"]["3 cameras of 600"]
+    assert set(frame["ms"]) == {"vision", "prefill", "decode", "total"} and frame["visual_tokens"] == 12
+    assert frame["ms"]["total"]["p99"] >= frame["ms"]["total"]["p50"] > 0
+
+
+def test_a_row_that_fails_is_recorded_and_costs_no_other(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(setup: Setup) -> dict[str, Any]:
+        raise ConfigError("no such kernels")
+
+    monkeypatch.setitem(engine_speed.ROWS, "batch3", broken)
+    code, told = run("--rows", "batch3,copy")
+    assert code == 1 and told["rows"]["batch3"]["error"] == "ConfigError: no such kernels"
+    assert told["batch3_speedup"] is None and told["copy_tb_s"] > 0
+    code, again = run("--rows", "prebuild", "--keep")
+    assert code == 0 and again["rows"].keys() == {"batch3", "copy", "prebuild"}
+    assert again["copy_tb_s"] == told["copy_tb_s"]
+
+
+def test_rows_after_the_time_are_named_not_run(run) -> None:
+    code, told = run("--rows", "copy", "--total", "-1")
+    assert code == 1 and "not run" in told["rows"]["copy"]["error"]
+
+
+def test_every_headline_is_read_from_its_row() -> None:
+    assert headlines(ROWS) == WANTED
+    for name in ROWS:
+        rest = headlines({key: row for key, row in ROWS.items() if key != name})
+        assert sum(value is None for value in rest.values()) == 1
+    assert set(headlines({name: {"error": "x"} for name in ROWS}).values()) == {None}
+
+
+def test_the_report_has_tables_ratios_errors_and_plots(tmp_path: Path) -> None:
+    rows = ROWS | {"ladder": {"error": "CaptureError: pass x"}}
+    report: dict[str, Any] = {"machine": {"cpu": "c", "gpu": "NVIDIA H200"}, "commit": "a" * 40, "command": "cmd"}
+    report |= {"versions": {"torch": "2", "triton": None}, "weights": "random", "prefixes": [20], "rows": rows} | WANTED
+    text = write_report(report, tmp_path)
+    assert "| step_ms_b32 | 1.25 |" in text and "| B = 32 against our AR | 5.0 x |" in text
+    assert "| bf16, narrow, B = 32 | 32 | 20 | 1.25 | 3.20 | 76% |" in text
+    assert "`ladder` failed: CaptureError: pass x" in text and "paper: 673.4" in text
+    assert {path.name for path in tmp_path.iterdir()} == {"engine_stages.png", "engine_roofline.png"}
+
+
+def test_answers_never_end_early_and_steps_are_fixed() -> None:
+    setup = Setup(torch.device("cpu"), SMALL, "torch", seconds=0.0)
+    found = speed_rows.blocks(setup)["block_sizes"]
+    assert {size: one["20"]["forwards"] for size, one in found.items()} == {"32": 16, "16": 24, "8": 40, "4": 40}
+    assert {one["20"]["tokens"] for one in found.values()} == {40}
+    assert {one["pass"] for one in speed_rows.engine_step(setup)["passes"]} == {"narrow", "wide", "first"}
+
+
+def test_only_an_h200_writes_the_h200s_file(capsys: pytest.CaptureFixture[str]) -> None:
+    for options in (["--tiny", "--device", "cpu", "--out", str(engine_speed.OUT)], ["--rows", "no"]):
+        with pytest.raises(SystemExit):
+            engine_speed.options_of(options)
+    assert "no" in capsys.readouterr().err
+    assert engine_speed.options_of(["--tiny", "--device", "cpu"]).out == engine_speed.ELSEWHERE
+
+
+def test_quantiles() -> None:
+    values = [float(k) for k in range(1, 101)]
+    assert (quantile(values, 0.99), quantile(values, 0.5), quantile([3.0], 0.99)) == (99.0, 50.0, 3.0)
