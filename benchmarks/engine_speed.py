@@ -6,14 +6,16 @@ python -m benchmarks.engine_speed --report                         the JSON as a
 python -m benchmarks.engine_speed --tiny --device cpu --kernels torch      a rehearsal: out/bench/engine_speed.json
 
 Qwen3-VL-2B's shape with random weights, batch 1, bfloat16. The file is written after every row; a row that fails leaves
-its error there and costs no other row.
+its error there and costs no other row: where the device no longer answers, the program starts itself anew for the rest.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -23,7 +25,7 @@ from typing import Any
 import torch
 
 from benchmarks import speed_frames, speed_rows, speed_transformers
-from benchmarks.speed_report import headlines, write_report
+from benchmarks.speed_report import headlines, rounded, write_report
 from benchmarks.speed_setup import REAL, TINY, Setup
 from wamdiff2_core.evaluate.machine import machine
 
@@ -49,6 +51,8 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rows", type=lambda text: text.split(","), default=list(ROWS), help=", ".join(ROWS))
     parser.add_argument("--seconds", type=float, default=12.0, help="that each row may repeat its calls for")
     parser.add_argument("--total", type=float, default=380.0, help="seconds after which no further row begins")
+    parser.add_argument("--row-limit", type=float, default=150.0, help="seconds after which a row counts as stuck")
+    parser.add_argument("--commit", default="", help="of the tree that runs, where git cannot tell")
     parser.add_argument("--kernels", default="auto", help="auto, torch, triton")
     parser.add_argument(
         "--lookahead", type=int, choices=(0, 1), help="launches ahead of the flags; default: 1 on a GPU"
@@ -83,6 +87,7 @@ def head(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
 
     sizes = TINY if options.tiny else REAL
     facts = machine(options.device)
+    facts["commit"] = options.commit or facts["commit"]
     return {
         "what": "engine speed", "machine": facts, "commit": facts["commit"],
         "command": " ".join(["python -m benchmarks.engine_speed", *arguments]),
@@ -103,34 +108,67 @@ def _version(package: str) -> str | None:
         return None
 
 
-def measure(setup: Setup, report: dict[str, Any], names: list[str], out: Path, total: float = 380.0) -> int:
-    """Run rows in order, writing `out` after each; returns how many failed."""
-    began, failed = time.perf_counter(), 0
-    for name in names:
-        start = time.perf_counter()
-        if start - began > total:
-            row: dict[str, Any] = {"error": f"not run: {total:.0f} s were over"}
-        else:
-            row = _one(name, setup)
-        failed += "error" in row
-        row = rounded(row) | {"row_s": round(time.perf_counter() - start, 2), "commit": report["commit"]}
-        report["rows"][name] = row
-        report |= headlines(report["rows"])
-        report["seconds"] = round(time.perf_counter() - began, 1)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1) + "\n")
+class Run:
+    """Rows in order, `out` written after each. report: see `head`. arguments: those of the command line."""
+
+    def __init__(self, options: argparse.Namespace, arguments: list[str], report: dict[str, Any]) -> None:
+        self.options, self.arguments, self.report = options, arguments, report
+        self.began = time.perf_counter()
+
+    def measure(self, setup: Setup) -> None:
+        for at, name in enumerate(self.options.rows):
+            self.start = time.perf_counter()
+            rest = self.options.rows[at + 1 :]
+            if self.start - self.began > self.options.total:
+                self.note(name, {"error": f"not run: {self.options.total:.0f} s were over"})
+                continue
+            timer = threading.Timer(self.options.row_limit, self._stuck, (name, rest))
+            timer.daemon = True
+            timer.start()
+            try:
+                row = _one(name, setup)
+            finally:
+                timer.cancel()
+            self.note(name, row)
+            if "error" in row and setup.cuda and poisoned():
+                self.again(rest)
+
+    def note(self, name: str, row: dict[str, Any]) -> None:
+        """Keep a row, write the file, say it."""
+        seconds = round(time.perf_counter() - self.start, 2)
+        row = rounded(row) | {"row_s": seconds, "commit": self.report["commit"]}
+        self.report["rows"][name] = row
+        self.report |= headlines(self.report["rows"])
+        self.report["seconds"] = round(time.perf_counter() - self.began, 1)
+        self.options.out.parent.mkdir(parents=True, exist_ok=True)
+        self.options.out.write_text(json.dumps(self.report, indent=1) + "\n")
         told = row.get("error") or json.dumps({key: value for key, value in row.items() if key != "commit"})
-        print(f"{name:<16} {row['row_s']:7.1f} s  {told[:600]}", flush=True)
-    return failed
+        print(f"{name:<16} {seconds:7.1f} s  {told[:600]}", flush=True)
+
+    def again(self, rest: list[str]) -> None:
+        """This program anew, with the rows that are left: a broken CUDA context stays broken as long as its process."""
+        if not rest:
+            return
+        left = self.options.total - (time.perf_counter() - self.began)
+        print(f"# the device does not answer: starting anew for {', '.join(rest)}", flush=True)
+        more = ["--rows", ",".join(rest), "--keep", "--total", f"{left:.0f}"]
+        os.execv(sys.executable, [sys.executable, "-m", "benchmarks.engine_speed", *self.arguments, *more])
+
+    def _stuck(self, name: str, rest: list[str]) -> None:
+        """In a thread of its own, since the one that measures may wait for the device for ever."""
+        self.note(name, {"error": f"stuck: not done after {self.options.row_limit:.0f} s"})
+        self.again(rest)
+        os._exit(1)
 
 
-def rounded(value: Any) -> Any:
-    """The same with five digits of every fraction."""
-    if isinstance(value, float):
-        return float(f"{value:.5g}")
-    if isinstance(value, dict):
-        return {key: rounded(one) for key, one in value.items()}
-    return [rounded(one) for one in value] if isinstance(value, (list, tuple)) else value
+def poisoned() -> bool:
+    """Whether this process can no longer use its GPU."""
+    try:
+        torch.ones(1, device="cuda").add_(1)
+        torch.cuda.synchronize()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _one(name: str, setup: Setup) -> dict[str, Any]:
@@ -138,8 +176,6 @@ def _one(name: str, setup: Setup) -> dict[str, Any]:
         return ROWS[name](setup)
     except Exception as error:  # noqa: BLE001 - told and in the file; the other rows are worth more than a traceback
         traceback.print_exc()
-        if setup.cuda:
-            torch.cuda.empty_cache()
         return {"error": f"{type(error).__name__}: {error}"}
 
 
@@ -153,11 +189,13 @@ def main(arguments: list[str] | None = None) -> int:
         torch.device(options.device), sizes, options.kernels, options.lookahead, options.pdl, options.seconds,
         options.checkpoint,
     )  # fmt: skip
-    report = head(options, sys.argv[1:] if arguments is None else arguments)
+    told = sys.argv[1:] if arguments is None else arguments
+    report = head(options, told)
     if options.keep and options.out.is_file():
         report["rows"] = json.loads(options.out.read_text())["rows"]
-    failed = measure(setup, report, options.rows, options.out, options.total)
-    print(f"# {options.out}: {report['seconds']} s, {failed} of {len(options.rows)} rows failed", flush=True)
+    Run(options, told, report).measure(setup)
+    failed = [name for name, row in report["rows"].items() if "error" in row]
+    print(f"# {options.out}: {report['seconds']} s; failed: {', '.join(failed) or 'none'}", flush=True)
     return 1 if failed else 0
 
 

@@ -6,18 +6,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cv2
 import torch
 
 from benchmarks.speed_setup import PLAN, Grid, Setup, fixed, median, quantile
 from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
-from wamdiff2_core.driver import Driver
 from wamdiff2_core.scene import Scene
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "images" / "demo.jpg"
 
 
+@torch.inference_mode()
 def frames(setup: Setup) -> dict[str, Any]:
     """Patches in host memory to the last token of a plan, B = 32 with 8 steps a block."""
     each = setup.seconds / len(setup.sizes.frames)
@@ -54,6 +53,8 @@ def _frame(setup: Setup, grids: tuple[Grid, ...], seconds: float) -> dict[str, A
 
 def trained(setup: Setup) -> dict[str, Any]:
     """Plans of the checkpoint on the picture of the docs, by block size and rule: tokens a forward and a second."""
+    from wamdiff2_core.driver import Driver  # here, since machines that measure need not have what pictures need
+
     driver = Driver.from_checkpoint(setup.checkpoint, str(setup.device), "bfloat16" if setup.cuda else "float32")
     driver.decoder = decoder = EngineDecoder(
         driver.loaded, setup.trained_config, setup.make_kernels(driver.loaded, config=setup.trained_config)
@@ -81,6 +82,8 @@ def trained(setup: Setup) -> dict[str, Any]:
 
 def _scene(cameras: tuple[str, ...]) -> Scene:
     """The demo's picture, cut into as many parts as there are cameras."""
+    import cv2
+
     picture = cv2.cvtColor(cv2.imread(str(PICTURE)), cv2.COLOR_BGR2RGB)
     width = picture.shape[1] // len(cameras)
     parts = {name: picture[:, k * width : (k + 1) * width].copy() for k, name in enumerate(cameras)}

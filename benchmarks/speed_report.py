@@ -46,6 +46,15 @@ def _step(passes: list[dict[str, Any]] | None) -> float | None:
     return next(found, None)
 
 
+def rounded(value: Any) -> Any:
+    """The same with five digits of every fraction."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}")
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    return [rounded(one) for one in value] if isinstance(value, (list, tuple)) else value
+
+
 def write_report(report: dict[str, Any], images: Path) -> str:
     """Markdown of the whole result; draws engine_stages.png and engine_roofline.png where their rows are there."""
     from benchmarks import speed_plots

@@ -78,8 +78,50 @@ def test_a_row_that_fails_is_recorded_and_costs_no_other(run, monkeypatch: pytes
     assert code == 1 and told["rows"]["batch3"]["error"] == "ConfigError: no such kernels"
     assert told["batch3_speedup"] is None and told["copy_tb_s"] > 0
     code, again = run("--rows", "prebuild", "--keep")
-    assert code == 0 and again["rows"].keys() == {"batch3", "copy", "prebuild"}
+    assert code == 1 and again["rows"].keys() == {"batch3", "copy", "prebuild"}
     assert again["copy_tb_s"] == told["copy_tb_s"]
+    monkeypatch.setitem(engine_speed.ROWS, "batch3", lambda setup: {"speedup": 2.5})
+    code, again = run("--rows", "batch3", "--keep")
+    assert code == 0 and again["batch3_speedup"] == 2.5
+
+
+def test_a_dead_device_or_a_stuck_row_starts_the_program_anew(run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that are left run in a new process, and what was measured is kept."""
+    started: list[list[str]] = []
+
+    class Replaced(Exception):
+        pass
+
+    def execv(program: str, arguments: list[str]) -> None:
+        started.append(arguments)
+        raise Replaced
+
+    def broken(setup: Setup) -> dict[str, Any]:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(engine_speed.os, "execv", execv)
+    monkeypatch.setattr(engine_speed, "poisoned", lambda: True)
+    monkeypatch.setattr(Setup, "cuda", property(lambda self: True))
+    monkeypatch.setitem(engine_speed.ROWS, "copy", broken)
+    with pytest.raises(Replaced):
+        run("--rows", "copy,batch3,ladder")
+    command = started.pop()
+    assert command[1:3] == ["-m", "benchmarks.engine_speed"] and "--keep" in command and "--tiny" in command
+    assert engine_speed.options_of(command[3:]).rows == ["batch3", "ladder"]
+
+    waiting, over = engine_speed.threading.Event(), engine_speed.threading.Event()
+
+    def release() -> None:
+        over.set()
+        waiting.set()
+
+    monkeypatch.setattr(Setup, "cuda", property(lambda self: False))
+    monkeypatch.setitem(engine_speed.ROWS, "copy", lambda setup: {"never": waiting.wait(20)})
+    monkeypatch.setattr(engine_speed.os, "execv", lambda program, arguments: started.append(arguments))
+    monkeypatch.setattr(engine_speed.os, "_exit", lambda code: release())
+    monkeypatch.setitem(engine_speed.ROWS, "batch3", lambda setup: {"speedup": 1.0})
+    run("--rows", "copy,batch3", "--row-limit", "0.2")
+    assert over.is_set() and engine_speed.options_of(started.pop()[3:]).rows == ["batch3"]
 
 
 def test_rows_after_the_time_are_named_not_run(run) -> None:
