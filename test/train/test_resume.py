@@ -175,7 +175,6 @@ def test_a_state_of_something_else_is_refused(ring, tmp_path):
         if content is None:
             checkpoint.save_state({"format": 2, "model": {"other": torch.zeros(1)}}, tmp_path / "run" / "state.pt")
         else:
-            (tmp_path / "run").mkdir()
             (tmp_path / "run" / "state.pt").write_bytes(content)
         with pytest.raises(CheckpointError, match="expected the state"):
             trainer.resume()
