@@ -30,6 +30,7 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TORCHINDUCTOR_CACHE_DIR=${TORCHINDU
 LOGS=$RUN/logs
 
 setup() {
+  [ -z "$DRIVE_MESA" ] || [ -e "$DRIVE_MESA/50_mesa.json" ] || { echo "DRIVE_MESA: no 50_mesa.json in $DRIVE_MESA" >&2; exit 2; }
   mkdir -p "$LOGS" "$DATA" "$HELDOUT" "$CODE" "$SITE"
   for deb in .gl/*.deb; do [ -e "$deb" ] && [ "$(id -u)" = 0 ] && [ -z "${NO_DEBS:-}" ] && dpkg -x "$deb" /; done
   [ -n "${NO_DEBS:-}" ] || ldconfig || true
