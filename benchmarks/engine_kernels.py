@@ -269,7 +269,7 @@ def measure(token_counts: list[int], prefixes: list[int]) -> dict:
     places = places_of(prefixes)
     copy = copy_tb_s()
     variants = {
-        "triton": make_ops(places), "pdl": make_ops(places, pdl=True), "cold": make_ops(places, pdl=True, warm_bytes=0),
+        "triton": make_ops(places), "pdl": make_ops(places, pdl=True),
         "fp8": make_ops(places, fp8=True), "fp8 pdl": make_ops(places, fp8=True, pdl=True),
     }  # fmt: skip
     found: list[Row] = []

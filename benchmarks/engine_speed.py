@@ -57,7 +57,6 @@ def options_of(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--lookahead", type=int, choices=(0, 1), help="launches ahead of the flags; default: 1 on a GPU"
     )
-    parser.add_argument("--pdl", action="store_true", help="dependent launches")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoints/tiny"), help="for the row `trained`")
     parser.add_argument("--tiny", action="store_true", help="a shape of nothing, for a rehearsal")
@@ -94,7 +93,7 @@ def head(options: argparse.Namespace, arguments: list[str]) -> dict[str, Any]:
         "versions": {"torch": torch.__version__, "cuda": torch.version.cuda, "transformers": transformers.__version__}
         | {"triton": _version("triton"), "flashinfer": _version("flashinfer-python")},
         "weights": f"random, shape {sizes.shape}", "prefixes": list(sizes.prefixes),
-        "settings": {"kernels": options.kernels, "lookahead": options.lookahead, "pdl": options.pdl},
+        "settings": {"kernels": options.kernels, "lookahead": options.lookahead},
         "rows": {},
     }  # fmt: skip
 
@@ -186,7 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     sizes = TINY if options.tiny else REAL
     setup = Setup(
-        torch.device(options.device), sizes, options.kernels, options.lookahead, options.pdl, options.seconds,
+        torch.device(options.device), sizes, options.kernels, options.lookahead, options.seconds,
         options.checkpoint,
     )  # fmt: skip
     told = sys.argv[1:] if arguments is None else arguments

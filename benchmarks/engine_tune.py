@@ -36,7 +36,7 @@ def candidates(key: Key) -> Iterator[Tiles]:
     rows = 2 if kind == "gated" else 1
     for block_n in (128, 64, 32, 256) if kind == "choose" else (64, 32, 128):
         for block_k in (64, 128, 256):
-            for splits in (1,) if kind == "choose" else (1, 2, 3, 4, 6, 8, 12):
+            for splits in (1,) if kind == "choose" else (1, 2, 3, 4, 6, 8):
                 programs = -(-outputs // block_n) * splits
                 turns = inputs / (block_k * splits)
                 if (
@@ -49,13 +49,14 @@ def candidates(key: Key) -> Iterator[Tiles]:
                 if bucket * block_n * rows > 128 * 256:
                     continue
                 for flip in (False, True):
-                    if flip and (block_n < 64 or bucket > 64):
+                    # The tensor cores' tall side takes 64: of outputs, or of tokens where there are as many.
+                    if block_n < 64 if flip else block_n >= 64 and bucket < 128:
                         continue
                     for warps in (4, 8):
                         if warps == 8 and bucket * block_n * rows < 64 * 64 and not (flip and block_n == 128):
                             continue
                         turn = block_k * (rows * block_n * weight_bytes + bucket * 2)
-                        for in_flight in (40 * 1024, 64 * 1024, 100 * 1024, 160 * 1024):
+                        for in_flight in (56 * 1024, 96 * 1024, 160 * 1024):
                             stages = min(int(turns) + 1, 8, round(in_flight / turn) + 1)
                             if stages >= 2 and turn * stages <= _SHARED - 16 * 1024:
                                 yield Tiles(block_n, block_k, splits, warps, stages, flip)

@@ -27,7 +27,7 @@ def compile_ahead(setup: Setup) -> int:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1), context) as pool:
         waiting = [
-            pool.submit(compile_all, config.page_size, sizes, [form], fp8=fp8, pdl=setup.pdl, arch=arch)
+            pool.submit(compile_all, config.page_size, sizes, [form], fp8=fp8, arch=arch)
             for sizes, fp8 in every
             for form in shapes
         ]

@@ -56,9 +56,7 @@ def trained(setup: Setup) -> dict[str, Any]:
     from wamdiff2_core.driver import Driver  # here, since machines that measure need not have what pictures need
 
     driver = Driver.from_checkpoint(setup.checkpoint, str(setup.device), "bfloat16" if setup.cuda else "float32")
-    driver.decoder = decoder = EngineDecoder(
-        driver.loaded, setup.trained_config, setup.make_kernels(driver.loaded, config=setup.trained_config)
-    )  # fmt: skip
+    driver.decoder = decoder = EngineDecoder(driver.loaded, setup.trained_config, setup.kernels)
     pixels, grid = driver.pixels(_scene(driver.cameras))
     prompt = driver.prompt(_scene(driver.cameras), "plan", grid)
     limit = driver.max_new_tokens["plan"]

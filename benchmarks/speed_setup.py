@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,6 @@ from benchmarks.real_shapes import TEXT, Ids, random_model
 from wamdiff2_core.decode.config import DecodingConfig
 from wamdiff2_core.decode.engine.config import EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
-from wamdiff2_core.decode.engine.kernel_sets import KernelSet, kernel_set
-from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
 
 Grid = tuple[int, int, int]
@@ -54,13 +52,12 @@ TINY = Sizes(
 
 @dataclass
 class Setup:
-    """seconds: that a row may repeat its calls. kernels, lookahead, pdl: see kernel_set, EngineConfig, TritonOps."""
+    """seconds: that a row may repeat its calls. kernels, lookahead: see kernel_set, EngineConfig."""
 
     device: torch.device
     sizes: Sizes
     kernels: str = "auto"
     lookahead: int | None = None
-    pdl: bool = False
     seconds: float = 12.0
     checkpoint: Path = Path("checkpoints/tiny")
 
@@ -91,32 +88,14 @@ class Setup:
     def trained_config(self) -> EngineConfig:
         return EngineConfig(rows=(1,), max_length=1024, max_answer=128, lookahead=self.lookahead)
 
-    def make_kernels(
-        self, loaded: LoadedModel, name: str | None = None, config: EngineConfig | None = None
-    ) -> KernelSet:
-        """The kernel set, with dependent launches if asked for."""
-        config = config or self.config
-        chosen = kernel_set(name or self.kernels, loaded, config)
-        if not self.pdl:
-            return chosen
-        if not chosen.name.startswith("triton"):
-            raise ConfigError(f"--pdl: expected Triton kernels, got {chosen.name}")
-        from wamdiff2_core.decode.engine.triton_ops import TritonOps
-
-        ops: Any = chosen.ops
-        made = TritonOps(
-            config.page_size, ops.sizes, dtype=ops.dtype, device=ops.device, fp8=chosen.fp8, pdl=True
-        )  # fmt: skip
-        return replace(chosen, ops=made)
-
     @cached_property
     def engine(self) -> EngineDecoder:
-        return EngineDecoder(self.loaded, self.config, self.make_kernels(self.loaded))
+        return EngineDecoder(self.loaded, self.config, self.kernels)
 
     @cached_property
     def engine_fp8(self) -> EngineDecoder:
         plain = self.engine.engine.kernels.name.removesuffix("_fp8")
-        return EngineDecoder(self.loaded, self.config, self.make_kernels(self.loaded, f"{plain}_fp8"))
+        return EngineDecoder(self.loaded, self.config, f"{plain}_fp8")
 
     def ids(self, count: int, seed: int = 0) -> Tensor:
         """Prompt tokens of no meaning; none of them is a control token."""

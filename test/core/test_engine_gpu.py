@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -206,7 +207,8 @@ def test_ten_thousand_replays_keep_memory_flat(kernels: str) -> None:
     gc.collect()
     torch.cuda.synchronize()
     assert (torch.cuda.memory_allocated(), torch.cuda.memory_reserved()) == before[:2]
-    assert torch.cuda.mem_get_info()[0] >= before[2] - (16 << 20)  # others may use the device, too
+    if "PYTEST_XDIST_WORKER" not in os.environ:  # beside it others take memory, too
+        assert torch.cuda.mem_get_info()[0] >= before[2] - (16 << 20)
     assert len(decoder.engine.graphs) == graphs
 
 
@@ -230,6 +232,7 @@ def test_other_threads_use_cuda_while_we_capture_and_replay() -> None:
     Only a wait for the whole device is nobody's to ask for while a stream captures: CUDA refuses it.
     """
     stop, faults, rounds = threading.Event(), [], [0, 0]
+    loaded = model()  # before the threads begin: its weights are drawn from numbers that they would draw from, too
 
     def busy(number: int) -> None:
         try:
@@ -249,15 +252,16 @@ def test_other_threads_use_cuda_while_we_capture_and_replay() -> None:
     for thread in threads:
         thread.start()
     try:
-        decoder = EngineDecoder(model(), EngineConfig(**SMALL))
+        decoder = EngineDecoder(loaded, EngineConfig(**SMALL))
         got = [decoder.generate(prompt(n)[0], config=DecodingConfig(8, 3, max_new_tokens=40)) for n in (5, 60)]
     finally:
         stop.set()
         for thread in threads:
             thread.join(timeout=60)
     assert not faults and min(rounds) > 0
+    plain = EngineDecoder(loaded, EngineConfig(**SMALL), "torch")
     for n, out in zip((5, 60), got, strict=True):
-        alike(out, engine().generate(prompt(n)[0], config=DecodingConfig(8, 3, max_new_tokens=40)))
+        alike(out, plain.generate(prompt(n)[0], config=DecodingConfig(8, 3, max_new_tokens=40)))
 
 
 def test_callers_on_several_streams_take_turns() -> None:

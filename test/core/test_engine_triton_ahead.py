@@ -24,19 +24,26 @@ from wamdiff2_core.decode.engine.triton_ops import Sizes
 
 known, passes, fp8, pdl, arch = json.loads(sys.argv[1])
 sizes = Sizes(tokens=128, rows=4, places=2560, **known)
-early, start = [], triton.compiler.CompiledKernel._init_handles
+early, shared, start = [], [], triton.compiler.CompiledKernel._init_handles
 
 def look(kernel):
+    # Is a tile read by the threads as well as by tensor cores that work on while the loop goes on?
+    code = kernel.asm["ttgir"]
+    turned = dict(re.findall(r"(%[\\w#]+) = ttg.memdesc_trans (%[\\w#]+)", code))
+    fed = {turned.get(one, one) for pair in re.findall(r"warp_group_dot (%[\\w#]+), (%[\\w#]+)", code) for one in pair}
+    if fed:
+        shared.append(bool(fed & set(re.findall(r"local_load (%[\\w#]+)", code))))
+    if not pdl:
+        return start(kernel)
     # Does the kernel touch memory, other than by asking the cache for it, before it waits for those in front of it?
     code = kernel.asm["ptx"][kernel.asm["ptx"].index(".entry"):]
     touched = min(found.start() for found in re.finditer(r"[ls][dt][.]global|cp[.]async|atom[.]|red[.]", code))
     early.append("griddepcontrol.wait" not in code or touched < code.index("griddepcontrol.wait"))
     start(kernel)
 
-if pdl:
-    triton.compiler.CompiledKernel._init_handles = look
+triton.compiler.CompiledKernel._init_handles = look
 built = compile_all(16, sizes, passes, fp8=fp8, pdl=pdl, arch=arch)
-print(json.dumps([[*dataclasses.astuple(one)] for one in built] + [early]))
+print(json.dumps([[*dataclasses.astuple(one)] for one in built] + [early, shared]))
 """
 QWEN = {"hidden": 2048, "heads": 16, "kv_heads": 8, "head_dim": 128, "ffn": 6144, "vocab": 151_936}
 TINY = {"hidden": 256, "heads": 4, "kv_heads": 2, "head_dim": 64, "ffn": 1024, "vocab": 1152}
@@ -62,11 +69,13 @@ def test_kernels_compile(case, tmp_path) -> None:
         [sys.executable, "-c", SCRIPT, json.dumps(case)], capture_output=True, text=True, env=environ, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    *built, early = json.loads(done.stdout)
+    *built, early, shared_tiles = json.loads(done.stdout)
     names = {one[0] for one in built}
     assert names >= {"product", "best_of_tile", "best_of_all", "rotate_append", "attend"}
     most, spill = {90: (227 * 1024, 0), 89: (99 * 1024, 16)}[case[4]]
     assert all(shared <= most for _, shared, _, _ in built)
     assert not [one for one in built if one[3] > spill]
+    # Triton 3.6 gives such a tile one buffer too few: it is overwritten while the tensor cores still read it.
+    assert not any(shared_tiles) and bool(shared_tiles) == (case[4] == 90)
     # A dependent launch begins before the kernels in front of it have ended.
     assert bool(early) == case[3] and not any(early)

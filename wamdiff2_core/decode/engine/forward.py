@@ -55,5 +55,11 @@ def run_layers(
         hidden = ops.linear_add(seen, layer.out, hidden)
         hidden = ops.linear_add(ops.gated(hidden, layer.gate_up, eps), layer.down, hidden)
         if deepstack is not None and number < len(deepstack):
-            hidden.view(rows, width, size)[:, : deepstack.shape[2]] += deepstack[number]
+            hidden = _deepened(hidden.view(rows, width, size), deepstack[number]).flatten(0, 1)
     return hidden.view(rows, width, size)
+
+
+def _deepened(hidden: Tensor, added: Tensor) -> Tensor:
+    """hidden (R, W, H) with added (R, N, H) on the first N tokens of each row: a new tensor, see `Ops.linear_add`."""
+    count = added.shape[1]
+    return torch.cat((hidden[:, :count] + added, hidden[:, count:]), 1)

@@ -83,7 +83,10 @@ class Ops(Protocol):
         ...
 
     def linear_add(self, x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
-        """residual (T, O) + x (T, I) times weight (O, I)."""
+        """residual (T, O) + x (T, I) times weight (O, I).
+
+        What it returns is nobody's to write to: kernels may know more about that very tensor, its norm for one.
+        """
         ...
 
     def gated(self, x: Tensor, gate_up: Tensor, eps: float) -> Tensor:

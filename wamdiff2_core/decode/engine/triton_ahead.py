@@ -21,6 +21,7 @@ from triton.backends.driver import DriverBase
 from wamdiff2_core.decode.engine.ops import Shape
 from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight
 from wamdiff2_core.decode.engine.triton_ops import Sizes, TritonOps
+from wamdiff2_core.decode.engine.triton_table import dependent
 
 _SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 """Largest shared memory of a program, by architecture."""
@@ -86,14 +87,16 @@ class AbsentDevice(DriverBase):
 
 
 def compile_all(
-    page_size: int, sizes: Sizes, passes: list[tuple[int, int]], *, fp8: bool = False, pdl: bool = False, arch: int = 90
-) -> list[Built]:
+    page_size: int, sizes: Sizes, passes: list[tuple[int, int]], *, fp8: bool = False, pdl: bool | None = None,
+    arch: int = 90,
+) -> list[Built]:  # fmt: skip
     """Compile what passes of (rows, tokens a row) run, for a device that need not be here; in a process of its own.
 
-    Triton keeps the results in its cache folder (TRITON_CACHE_DIR), where the process with the device finds them.
+    pdl: see TritonOps; None: as the engine launches there. Triton keeps the results in its cache folder
+    (TRITON_CACHE_DIR), where the process with the device finds them.
     """
     device = AbsentDevice(arch).install()
-    ops = TritonOps(page_size, sizes, device="meta", fp8=fp8, pdl=pdl)
+    ops = TritonOps(page_size, sizes, device="meta", fp8=fp8, pdl=dependent(arch) if pdl is None else pdl)
     for rows, width in passes:
         _call_all(ops, rows, width)
     return device.built
@@ -115,14 +118,17 @@ def _call_all(ops: TritonOps, rows: int, width: int) -> None:
 
     x, turns = empty(tokens, hidden), empty(tokens, size)
     keys, values = (empty(64 * ops.page_size, sizes.kv_heads, size) for _ in range(2))
-    qkv = ops.norm_linear(x, weight(inner + 2 * sizes.kv_heads * size, hidden), shape.eps)
+    first = weight(inner + 2 * sizes.kv_heads * size, hidden)
+    qkv = ops.norm_linear(x, first, shape.eps)
     norm, slot = empty(sizes.heads + sizes.kv_heads, size), empty(tokens, dtype=torch.int64)
     q = ops.rotate_append(qkv, norm, turns, turns, slot, keys, values, shape)
     pages = empty(rows, -(-sizes.places // ops.page_size), dtype=torch.int32)
     seen = ops.attend(q, keys, values, pages, empty(tokens, dtype=torch.int32), shape)
     x = ops.linear_add(seen, weight(hidden, inner), x)
     x = ops.linear_add(ops.gated(x, weight(2 * sizes.ffn, hidden), shape.eps), weight(hidden, sizes.ffn), x)
+    ops.norm_linear(x, first, shape.eps)  # the next layer's: its norm comes with x
     if tokens <= sizes.tokens:
+        x = empty(tokens, hidden)  # what is chosen from was put together anew
         head = weight(sizes.vocab, hidden)
         ops.choose(x, head, None, 0, shape.eps)
         ops.choose(x, head, empty(tokens, -(-sizes.vocab // 32), dtype=torch.int32), 0, shape.eps)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from wamdiff2_core.decode.engine.triton_product import before_inputs
+from wamdiff2_core.decode.engine.triton_product import let_next_begin, wait_for_inputs
 
 
 @triton.jit
@@ -52,7 +52,7 @@ def attend(
     scale: of the scores, times log2(e). partial (T Hq, SPLITS, D), logs (T Hq, SPLITS): fp32 scratch if SPLITS > 1;
     counter (rows * query tiles * HKV,) int32: zeros, left as zeros.
     """
-    before_inputs(PDL)
+    wait_for_inputs(PDL)
     HQ: tl.constexpr = HKV * GROUP
     split = tl.program_id(0)
     head = tl.program_id(1)
@@ -98,6 +98,7 @@ def attend(
             else:
                 acc = tl.dot(share.to(value.dtype), value, acc * fade[:, None])
             highest = above
+        let_next_begin(PDL)
         acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
         if SPLITS == 1:
             tl.store(out + index[:, None] * D + d[None, :], acc.to(out.dtype.element_ty), inside[:, None])
@@ -122,7 +123,8 @@ def combine(
     BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Add up the parts that `attend` left, one head of one token a program. Grid: (T, HQ). GROUP divides BLOCK_M."""
-    before_inputs(PDL)
+    wait_for_inputs(PDL)
+    let_next_begin(PDL)
     token = tl.program_id(0)
     row = token // width
     # The same tile of queries as in `attend`, so the same number of parts.

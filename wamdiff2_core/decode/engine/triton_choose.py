@@ -5,13 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from wamdiff2_core.decode.engine.triton_product import (
-    accumulate,
-    before_inputs,
-    let_next_begin,
-    wait_for_inputs,
-    warm_weight,
-)
+from wamdiff2_core.decode.engine.triton_product import accumulate, let_next_begin, norm_factor, wait_for_inputs
 
 
 @triton.jit
@@ -28,21 +22,20 @@ def allowed_bits(rows, tile, words, inside, BLOCK_M: tl.constexpr, BLOCK_N: tl.c
 
 @triton.jit(do_not_specialize=["T", "forbidden"])
 def best_of_tile(
-    x, head, scale, allowed, best, index, sums, broken, T, forbidden, words, V: tl.constexpr, K: tl.constexpr, eps,
-    LIMITED: tl.constexpr, SCALED: tl.constexpr,
+    x, head, scale, squares, allowed, best, index, sums, broken, T, forbidden, words,
+    V: tl.constexpr, K: tl.constexpr, eps, LIMITED: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    FLIP: tl.constexpr, WIDEN: tl.constexpr, PDL: tl.constexpr, WARM: tl.constexpr,
+    FLIP: tl.constexpr, WIDEN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Grid: (vocabulary tiles, token tiles). x (T, K) un-normed, head (V, K), scale (V,) if SCALED.
+    """Grid: (vocabulary tiles, token tiles). x (T, K) un-normed, head (V, K), scale (V,) if SCALED,
+
+    squares (PARTS, T) of x.
 
     Writes for each token and tile (T, tiles): best allowed logit, its id (the lowest of equals), the sum of
     exp(logit - best), and whether any logit is no number. allowed (T, words) int32 bits if LIMITED.
     """
     tile = tl.program_id(0)
     tiles = tl.num_programs(0)
-    let_next_begin(PDL)
-    if WARM > 0:
-        warm_weight(head, tile * BLOCK_N, 0, V, K, BLOCK_N, WARM)
     wait_for_inputs(PDL)
     tokens = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     ids = tile * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -55,7 +48,6 @@ def best_of_tile(
         acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
     else:
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    squares = tl.zeros((BLOCK_M,), tl.float32)
     x_in = tokens[:, None] < T
     for k in range(0, K, BLOCK_K):
         if K % BLOCK_K == 0:
@@ -66,16 +58,15 @@ def best_of_tile(
             xs = tl.load(x_at + k, x_in & k_in, other=0.0)
             ws = tl.load(w_at + k, k_in, other=0.0)
         acc = accumulate(xs, ws, acc, FLIP, WIDEN)
-        wide = xs.to(tl.float32)
-        squares += tl.sum(wide * wide, 1)
+    let_next_begin(PDL)
     if FLIP:
         acc = tl.trans(acc)
-    logits = acc * (1.0 / tl.sqrt(squares / K + eps))[:, None]
+    logits = acc * norm_factor(squares, tokens, T, K, eps, PARTS)[:, None]
     if SCALED:
         logits *= tl.load(scale + rows)[None, :]
     real = (ids < V)[None, :]
-    # inf - inf and NaN - NaN are no zeros; every number's difference to itself is one.
-    faults = tl.max(tl.where(real & (logits - logits != 0.0), 1, 0), 1)
+    # NaN is below nothing. (A difference to itself tells less: the compiler fuses it with the product before it.)
+    faults = tl.max(tl.where(real & ~(tl.abs(logits) < float("inf")), 1, 0), 1)
     may = real & (ids != forbidden)[None, :]
     if LIMITED:
         may = may & (
@@ -98,7 +89,8 @@ def best_of_all(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Decide for one token a program from its (tiles,) pieces; BLOCK >= tiles. Writes (T,) int64, fp32, bool."""
-    before_inputs(PDL)
+    wait_for_inputs(PDL)
+    let_next_begin(PDL)
     token = tl.program_id(0)
     at = tl.arange(0, BLOCK)
     there = at < tiles

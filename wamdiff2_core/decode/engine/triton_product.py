@@ -3,7 +3,9 @@
 The weight is read once and is what the time goes into. Where outputs alone do not keep all processors busy, several
 programs share an output tile, each taking a part of the inputs (split-K): all put their sums into scratch, and the one
 that finishes last adds them up in a fixed order, so the result does not hang on who that is. The norm's factor belongs
-to a whole token and is applied after the product.
+to a whole token and is applied after the product. Its sum of squares is never taken beside the product: whoever writes
+the hidden states sums up what it writes (`square_sums` does where nobody did). Inputs that feed the tensor cores and
+are read by the threads as well get one buffer too few from Triton 3.6, and are overwritten while the cores read them.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ import triton
 import triton.language as tl
 from triton.language.extra import cuda
 
-# Programmatic dependent launch. A kernel lets the next one's programs begin at once, since all of its own have begun
-# then, and touches nothing but weights before every kernel in front of it has ended. So at any time one kernel works,
-# while those behind it take up free room and read ahead: weights come in while attention leaves the memory idle.
+# Programmatic dependent launch. A kernel lets the next one's programs begin when its own have read their weights: then
+# the next kernel is loaded and waits in the freed places while sums are still being added up and written. Earlier is
+# worse: programs that wait would hold places unevenly, and the processors would share the work unevenly.
 
 
 @triton.jit
@@ -26,16 +28,9 @@ def let_next_begin(PDL: tl.constexpr):
 
 @triton.jit
 def wait_for_inputs(PDL: tl.constexpr):
-    """Wait until the kernels before this one have ended. Only weights may be touched earlier."""
+    """Wait until the kernels before this one have ended. Nothing may be touched earlier."""
     if PDL:
         cuda.gdc_wait()
-
-
-@triton.jit
-def before_inputs(PDL: tl.constexpr):
-    """Both, for kernels that have nothing to do in between."""
-    let_next_begin(PDL)
-    wait_for_inputs(PDL)
 
 
 @triton.jit
@@ -52,18 +47,42 @@ def accumulate(x, w, acc, FLIP: tl.constexpr, WIDEN: tl.constexpr):
 
 
 @triton.jit
+def norm_factor(squares, tokens, T, K: tl.constexpr, eps, PARTS: tl.constexpr):
+    """1 / root mean square of each token, from squares (PARTS, T): sums over parts of its K numbers."""
+    SIZE: tl.constexpr = triton.next_power_of_2(PARTS)
+    part = tl.arange(0, SIZE)
+    at = squares + part[:, None] * T + tokens[None, :]
+    total = tl.sum(tl.load(at, (part[:, None] < PARTS) & (tokens[None, :] < T), other=0.0), 0)
+    return 1.0 / tl.sqrt(total / K + eps)
+
+
+@triton.jit(do_not_specialize=["T"])
+def square_sums(x, squares, T, K: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    """Sum of squares of each token of x (T, K) into squares (1, T). Grid: (T,)."""
+    wait_for_inputs(PDL)
+    let_next_begin(PDL)
+    token = tl.program_id(0)
+    at = tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for k in range(0, K, BLOCK):
+        one = tl.load(x + token.to(tl.int64) * K + k + at, k + at < K, other=0.0).to(tl.float32)
+        total += one * one
+    tl.store(squares + token, tl.sum(total, 0))
+
+
+@triton.jit
 def finish(
-    acc, acc_up, squares, scale, residual, out, tokens, outputs, T, N: tl.constexpr, K: tl.constexpr, eps,
-    NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr,
+    acc, acc_up, scale, squares, residual, out, tile, tokens, outputs, T, N: tl.constexpr, K: tl.constexpr, eps,
+    NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Everything behind the sums: weight scales, norm, gate, residual; then the store."""
+    """Everything behind the sums: weight scales, norm, gate, residual; then the store. ADD: and its sums of squares."""
     inside = (tokens[:, None] < T) & (outputs[None, :] < N)
     if SCALED:
         acc *= tl.load(scale + outputs, outputs < N, other=0.0)[None, :]
         if GATED:
             acc_up *= tl.load(scale + N + outputs, outputs < N, other=0.0)[None, :]
     if NORM:
-        factor = 1.0 / tl.sqrt(squares / K + eps)
+        factor = norm_factor(squares, tokens, T, K, eps, PARTS)
         acc *= factor[:, None]
         if GATED:
             acc_up *= factor[:, None]
@@ -72,33 +91,25 @@ def finish(
     place = tokens[:, None].to(tl.int64) * N + outputs[None, :]
     if ADD:
         acc += tl.load(residual + place, inside, other=0.0).to(tl.float32)
-    tl.store(out + place, acc.to(out.dtype.element_ty), inside)
-
-
-@triton.jit
-def warm_weight(weight, first, begin, N: tl.constexpr, K: tl.constexpr, BLOCK_N: tl.constexpr, WARM: tl.constexpr):
-    """Ask the L2 for the first WARM lines of 128 bytes of BLOCK_N outputs' weights, from input `begin` on."""
-    LINE: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
-    rows = tl.minimum(first + tl.arange(0, BLOCK_N), N - 1).to(tl.int64)
-    lines = tl.minimum(begin + tl.arange(0, WARM) * LINE, K - 1)
-    tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [weight + rows[:, None] * K + lines[None, :]],
-        dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
+    stored = acc.to(out.dtype.element_ty)
+    tl.store(out + place, stored, inside)
+    if ADD:
+        seen = tl.where(inside, stored.to(tl.float32), 0.0)
+        tl.store(squares + tile * T + tokens, tl.sum(seen * seen, 1), tokens < T)
 
 
 @triton.jit(do_not_specialize=["T"])
 def product(
-    x, weight, scale, residual, out, partial, partial_squares, counter, T, N: tl.constexpr, K: tl.constexpr, eps,
-    NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr,
+    x, weight, scale, squares, residual, out, partial, counter, T, N: tl.constexpr, K: tl.constexpr, eps,
+    NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr,
-    FLIP: tl.constexpr, WIDEN: tl.constexpr, PDL: tl.constexpr, WARM: tl.constexpr,
+    FLIP: tl.constexpr, WIDEN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """x (T, K) times weight (N, K; 2 N if GATED) into out (T, N). Grid: (output tiles * SPLITS, token tiles).
 
-    scale (N or 2 N,): of each output of an 8-bit weight, if SCALED. residual (T, N) if ADD. partial, partial_squares:
-    fp32 scratch; counter (output tiles,) int32: zeros, left as zeros. SPLITS > 1 wants a single token tile. WARM: lines
-    of each weight row to ask for before waiting.
+    scale (N or 2 N,): of each output of an 8-bit weight, if SCALED. squares: (PARTS, T) of x, read, if NORM; (output
+    tiles, T) of the result, written, if ADD. residual (T, N) if ADD. partial: fp32 scratch; counter (output tiles,)
+    int32: zeros, left as zeros. SPLITS > 1 wants a single token tile.
     """
     TILES: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     CHUNK: tl.constexpr = ((K + SPLITS * BLOCK_K - 1) // (SPLITS * BLOCK_K)) * BLOCK_K
@@ -106,11 +117,6 @@ def product(
     split = tl.program_id(0) // TILES
     EVEN: tl.constexpr = K % (SPLITS * BLOCK_K) == 0
     begin = split * CHUNK
-    let_next_begin(PDL)
-    if WARM > 0:
-        warm_weight(weight, tile * BLOCK_N, begin, N, K, BLOCK_N, WARM)
-        if GATED:
-            warm_weight(weight, N + tile * BLOCK_N, begin, 2 * N, K, BLOCK_N, WARM)
     wait_for_inputs(PDL)
     tokens = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     outputs = tile * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -123,7 +129,6 @@ def product(
     else:
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         acc_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    squares = tl.zeros((BLOCK_M,), tl.float32)
     x_in = tokens[:, None] < T
     w_in = outputs[:, None] < N
     for k in range(0, CHUNK, BLOCK_K):
@@ -145,14 +150,15 @@ def product(
                 k_in = (k + at_k)[None, :] < K
                 us = tl.load(w_at + N * K + k, w_in & k_in, other=0.0)
             acc_up = accumulate(xs, us, acc_up, FLIP, WIDEN)
-        if NORM:
-            wide = xs.to(tl.float32)
-            squares += tl.sum(wide * wide, 1)
+    let_next_begin(PDL)
     if FLIP:
         acc = tl.trans(acc)
         acc_up = tl.trans(acc_up)
     if SPLITS == 1:
-        finish(acc, acc_up, squares, scale, residual, out, tokens, outputs, T, N, K, eps, NORM, GATED, ADD, SCALED)
+        finish(
+            acc, acc_up, scale, squares, residual, out, tile, tokens, outputs, T, N, K, eps,
+            NORM, GATED, ADD, SCALED, PARTS,
+        )  # fmt: skip
     else:
         AREA: tl.constexpr = BLOCK_M * BLOCK_N
         row = tl.arange(0, BLOCK_M)
@@ -162,21 +168,19 @@ def product(
         tl.store(partial + mine * pairs * AREA + inner, acc, x_in)
         if GATED:
             tl.store(partial + (mine * 2 + 1) * AREA + inner, acc_up, x_in)
-        if NORM:
-            tl.store(partial_squares + mine * BLOCK_M + row, squares)
         tl.debug_barrier()
         done = tl.atomic_add(counter + tile, 1, sem="acq_rel")
         if done == SPLITS - 1:
             acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             acc_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-            squares = tl.zeros((BLOCK_M,), tl.float32)
             for s in tl.static_range(SPLITS):
                 one = (tile * SPLITS + s).to(tl.int64)
                 acc += tl.load(partial + one * pairs * AREA + inner, x_in, other=0.0, cache_modifier=".cg")
                 if GATED:
                     at_up = partial + (one * 2 + 1) * AREA + inner
                     acc_up += tl.load(at_up, x_in, other=0.0, cache_modifier=".cg")
-                if NORM:
-                    squares += tl.load(partial_squares + one * BLOCK_M + row, cache_modifier=".cg")
-            finish(acc, acc_up, squares, scale, residual, out, tokens, outputs, T, N, K, eps, NORM, GATED, ADD, SCALED)
+            finish(
+                acc, acc_up, scale, squares, residual, out, tile, tokens, outputs, T, N, K, eps,
+                NORM, GATED, ADD, SCALED, PARTS,
+            )  # fmt: skip
             tl.store(counter + tile, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from wamdiff2_core.decode.engine.triton_product import before_inputs
+from wamdiff2_core.decode.engine.triton_product import let_next_begin, wait_for_inputs
 
 
 @triton.jit
@@ -14,7 +14,8 @@ def rotate_append(
     HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, BLOCK_H: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid: (T, head blocks). A program turns BLOCK_H heads of one token; value heads are only copied."""
-    before_inputs(PDL)
+    wait_for_inputs(PDL)
+    let_next_begin(PDL)
     HALF: tl.constexpr = D // 2
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
