@@ -18,6 +18,11 @@ from torch import Tensor
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.model.tokens import Grid, grids_of, image_tokens
 
+Turn = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""See `turned_heads`."""
+Layer = Callable[..., Tensor]
+"""See `vision_block`."""
+
 
 @dataclass(frozen=True)
 class ImageFeatures:
@@ -36,10 +41,13 @@ class _Tables:
     place: Tensor
 
 
-def encode_images(visual: Any, pixel_values: Tensor, grid_thw: Tensor | Sequence[Grid]) -> ImageFeatures:
+def encode_images(
+    visual: Any, pixel_values: Tensor, grid_thw: Tensor | Sequence[Grid], layer: Layer | None = None
+) -> ImageFeatures:
     """Encode images. `visual`: transformers' Qwen3-VL vision module; pixel_values (patches, C * T * P * P).
 
-    grid_thw: (images, 3) patches in time, height, width. Tokens come in the order of the images.
+    grid_thw: (images, 3) patches in time, height, width. Tokens come in the order of the images. layer: see
+    `encode_batch`.
     """
     grids = grids_of(grid_thw) if isinstance(grid_thw, Tensor) else list(grid_thw)
     tokens = [image_tokens(grid, visual.spatial_merge_size) for grid in grids]
@@ -56,7 +64,7 @@ def encode_images(visual: Any, pixel_values: Tensor, grid_thw: Tensor | Sequence
     outputs: list[Tensor] = [pixel_values] * len(grids)
     for grid, members in groups.items():
         batch = torch.stack([patches[index] for index in members])
-        features = encode_batch(visual, batch, grid)  # (1 + L, G, m, H)
+        features = encode_batch(visual, batch, grid, layer or vision_block)  # (1 + L, G, m, H)
         for row, index in enumerate(members):
             outputs[index] = features[:, row]
     joined = torch.cat(outputs, dim=1)
@@ -64,16 +72,22 @@ def encode_images(visual: Any, pixel_values: Tensor, grid_thw: Tensor | Sequence
     return ImageFeatures(joined[0], joined[1:])
 
 
-def vision_block(block: Any, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """One layer of the encoder on rows of patches, hidden (G, n, width)."""
-    hidden = hidden + _attention(block.attn, block.norm1(hidden), cos, sin)
+def turned_heads(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotated queries and keys (G, heads, n, d) of qkv (G, n, 3, heads, d); cos, sin (n, d) fp32."""
+    q, k, _ = qkv.permute(2, 0, 3, 1, 4)
+    return _rotate(q, cos, sin), _rotate(k, cos, sin)
+
+
+def vision_block(block: Any, hidden: Tensor, cos: Tensor, sin: Tensor, turn: Turn = turned_heads) -> Tensor:
+    """One layer of the encoder on rows of patches, hidden (G, n, width). turn: `turned_heads`, or a kernel for it."""
+    hidden = hidden + _attention(block.attn, block.norm1(hidden), cos, sin, turn)
     return hidden + block.mlp(block.norm2(hidden))
 
 
-def encode_batch(visual: Any, batch: Tensor, grid: Grid, layer: Callable[..., Tensor] = vision_block) -> Tensor:
+def encode_batch(visual: Any, batch: Tensor, grid: Grid, layer: Layer = vision_block) -> Tensor:
     """Features (1 + L, G, m, H) of G images (G, n, C * T * P * P) with the same grid.
 
-    layer: `vision_block`, or something that ends in it (compiled, sharded).
+    layer: `vision_block`, or something that ends in it (compiled, sharded, with a kernel).
     """
     t, h, w = grid
     proj = visual.patch_embed.proj
@@ -105,11 +119,12 @@ def tables_of(visual: Any, grid: Grid) -> _Tables:
     )
 
 
-def _attention(attn: Any, hidden: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _attention(attn: Any, hidden: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> Tensor:
     """Full attention inside each row of hidden (G, n, width)."""
     rows, n, width = hidden.shape
-    q, k, v = attn.qkv(hidden).view(rows, n, 3, attn.num_heads, -1).permute(2, 0, 3, 1, 4)
-    q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+    qkv = attn.qkv(hidden).view(rows, n, 3, attn.num_heads, -1)
+    q, k = turn(qkv, cos, sin)
+    v = qkv[:, :, 2].transpose(1, 2)  # every kind of attention reads it where it lies: the heads' numbers are together
     out = F.scaled_dot_product_attention(q, k, v, scale=attn.scaling)
     return attn.proj(out.transpose(1, 2).reshape(rows, n, width))
 

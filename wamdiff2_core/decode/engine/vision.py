@@ -13,7 +13,7 @@ from wamdiff2_core.decode.engine.graphs import GraphSet
 from wamdiff2_core.errors import DataError
 from wamdiff2_core.model.checkpoint import LoadedModel
 from wamdiff2_core.model.tokens import Grid, grids_of
-from wamdiff2_core.model.vision import ImageFeatures, encode_images, tables_of
+from wamdiff2_core.model.vision import ImageFeatures, Layer, encode_images, tables_of, vision_block
 
 MOST_SIZES = 8  # combinations of image sizes that are kept; the one that was used longest ago gives way
 
@@ -33,7 +33,9 @@ class VisionPasses:
     Features are valid until the next images of the same sizes are encoded; a call has put them into its prompt by then.
     """
 
-    def __init__(self, loaded: LoadedModel, graphs: GraphSet) -> None:
+    def __init__(self, loaded: LoadedModel, graphs: GraphSet, layer: Layer = vision_block) -> None:
+        """layer: what runs each layer of the encoder, see `encode_batch`."""
+        self._layer = layer
         self._visual, self._graphs, self._device = loaded.model.model.visual, graphs, loaded.device
         self._buffers: dict[tuple[Grid, ...], _Buffers] = {}  # the one used last stands last
 
@@ -74,12 +76,12 @@ class VisionPasses:
         shape = (sum(t * h * w for t, h, w in grids), weight[0].numel())
         pixels = torch.zeros(shape, device=self._device, dtype=weight.dtype)
         tables = tuple(tables_of(self._visual, grid) for grid in grids)  # no capture could make them
-        one = encode_images(self._visual, pixels, grids)
+        one = encode_images(self._visual, pixels, grids, self._layer)
         features = torch.zeros(1 + len(one.deepstack), *one.embeds.shape, device=self._device, dtype=weight.dtype)
         self._graphs.prepare(("vision", grids), partial(self._encode, grids, pixels, features))
         return _Buffers(pixels, features, tables)
 
     def _encode(self, grids: tuple[Grid, ...], pixels: Tensor, features: Tensor) -> None:
-        seen = encode_images(self._visual, pixels, grids)
+        seen = encode_images(self._visual, pixels, grids, self._layer)
         features[0].copy_(seen.embeds)
         features[1:].copy_(seen.deepstack)
