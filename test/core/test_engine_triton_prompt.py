@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -183,7 +184,9 @@ def test_passes_with_fixed_buffers_run_the_layers_they_are_given() -> None:
     passes = VisionPasses(model, GraphSet(model.device), LAYER)
     for seed in (0, 1):
         _, pixels, grids = prompt(9, seed, images=3)
+        assert pixels is not None and grids is not None
         got, plain = passes(model, pixels, grids), encode_images(model.model.model.visual, pixels, grids)
+        assert got is not None
         near(got.embeds, plain.embeds, FP32)
         near(got.deepstack, plain.deepstack, FP32)
 
@@ -240,7 +243,7 @@ GRIDS = ((1, 16, 24), (1, 10, 18), (1, 16, 24))
 
 
 @pytest.fixture(scope="module", params=[1024, 1152], ids=["2b", "8b"])
-def tower(request) -> Iterator[SimpleNamespace]:
+def tower(request) -> Iterator[Any]:
     """An encoder with random weights, two layers of the real width: heads of 64 and of 72."""
     torch.manual_seed(0)
     config = Qwen3VLVisionConfig(
@@ -288,6 +291,7 @@ def test_a_captured_encoder_is_the_plain_one(tower) -> None:
     for seed in (0, 1, 0):
         pixels, grids = images(seed)
         got = passes(tower, pixels, grids)
+        assert got is not None
         plain = encode_images(tower.model.model.visual, pixels, grids)
         near(got.embeds, plain.embeds, BF16)
         near(got.deepstack, plain.deepstack, BF16)
