@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from test_engine_parity import SMALL, alike
-from tiny_models import IMAGE, VISION_END, VISION_START, loaded, prompt
+from tiny_models import (
+    IMAGE,
+    VISION_END,
+    VISION_START,
+    block_diffusion,
+    config_dict,
+    loaded,
+    prompt,
+    random_model,
+    save,
+)
 
-from wamdiff2_core import BlockDecoder, DecodingConfig
+from wamdiff2_core import BlockDecoder, DecodingConfig, load_model
 from wamdiff2_core.decode.engine.config import CallShape, EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
-from wamdiff2_core.decode.engine.kernel_sets import plain_set
+from wamdiff2_core.decode.engine.kernel_sets import kernel_set, plain_set
 from wamdiff2_core.decode.engine.ops import TorchOps
 from wamdiff2_core.decode.engine.vision import MOST_SIZES
 from wamdiff2_core.errors import DataError
+from wamdiff2_core.model.vision import encode_images, vision_block
 
 CONFIG = DecodingConfig(8, 3, threshold=0.3, max_new_tokens=20)
 
@@ -76,6 +90,38 @@ def test_warming_up_prepares_images(decoder) -> None:
     passes = len(decoder.engine.graphs)
     decoder.generate(*prompt(9, images=1), config=CONFIG)
     assert len(decoder.engine.graphs) == passes
+
+
+def test_a_kernel_set_says_what_runs_the_encoders_layers() -> None:
+    model, config, called = loaded(), EngineConfig(**SMALL, capture_images=True), []
+
+    def layer(*arguments):
+        called.append(len(arguments))
+        return vision_block(*arguments)
+
+    decoder = EngineDecoder(model, config, replace(plain_set(model, config), image_layer=layer))
+    ids = prompt(9, images=3)
+    alike(decoder.generate(*ids, config=CONFIG), BlockDecoder(model, "plain").generate(*ids, config=CONFIG))
+    assert len(called) >= 2 * len(model.model.model.visual.blocks)  # two sizes of images, each by all layers
+    assert plain_set(model, config).image_layer is vision_block
+
+
+@pytest.mark.gpu
+@torch.inference_mode()
+@pytest.mark.parametrize("name", ["torch", "triton", "triton_fp8"])
+def test_triton_sets_turn_the_encoders_heads_by_a_kernel(name: str) -> None:
+    config, one = {**config_dict(), "block_diffusion": block_diffusion()}, EngineConfig(**SMALL)
+    with tempfile.TemporaryDirectory() as folder:
+        model = load_model(save(Path(folder), config, random_model(config)), device="cuda")
+    decoder, layer = EngineDecoder(model, one, name), kernel_set(name, model, one).image_layer
+    turn = inspect.signature(layer).parameters["turn"].default
+    assert turn.__module__.endswith("triton_prompt" if name != "torch" else "model.vision")
+    ids, pixels, grids = prompt(9, images=3)
+    got = decoder.engine.encode(model, pixels.to("cuda"), grids)
+    plain = encode_images(model.model.model.visual, pixels.to("cuda"), grids)
+    assert torch.allclose(got.embeds, plain.embeds, atol=1e-3) and torch.allclose(
+        got.deepstack, plain.deepstack, atol=1e-3
+    )
 
 
 def test_wrong_pixels_are_refused(decoder) -> None:

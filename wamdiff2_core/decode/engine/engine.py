@@ -77,7 +77,7 @@ class Engine:
         )
         self.deepstack_layers = len(loaded.config.vision_config.deepstack_visual_indexes)
         self.graphs = GraphSet(self.device)
-        self.vision = VisionPasses(loaded, self.graphs)
+        self.vision = VisionPasses(loaded, self.graphs, kernels.image_layer)
         captured = self.config.capture_images
         captured = self.device.type == "cuda" if captured is None else captured
         self.encode: Encode = self.vision if captured else encode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from wamdiff2_core.decode.engine.ops import Ops, TorchOps
 from wamdiff2_core.decode.engine.triton_fp8 import Fp8TorchOps
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
+from wamdiff2_core.model.vision import Layer, vision_block
 
 if TYPE_CHECKING:
     from wamdiff2_core.decode.engine.config import EngineConfig
@@ -23,13 +25,17 @@ KERNEL_SETS = ("torch", "torch_fp8", "triton", "triton_fp8")
 
 @dataclass(frozen=True)
 class KernelSet:
-    """fp8: the engine packs its weights in 8 bits for these ops. choices: most tokens that ops choose for at once."""
+    """fp8: the engine packs its weights in 8 bits for these ops. choices: most tokens that ops choose for at once.
+
+    image_layer: runs the layers of the image encoder, see `encode_batch`.
+    """
 
     name: str
     ops: Ops
     moves: Moves
     fp8: bool = False
     choices: int | None = None
+    image_layer: Layer = vision_block
 
 
 def kernel_set(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
@@ -97,15 +103,21 @@ def triton_sizes(text: Any, config: EngineConfig) -> Sizes:
 def _triton(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
     from wamdiff2_core.decode.engine.moves_triton import TritonMoves
     from wamdiff2_core.decode.engine.triton_ops import TritonOps
+    from wamdiff2_core.decode.engine.triton_prompt import turned_heads
+    from wamdiff2_core.decode.engine.triton_table import dependent
 
     fp8 = name == "triton_fp8"
     try:
         sizes = triton_sizes(loaded.config.text_config, config)
-        ops = TritonOps(config.page_size, sizes, dtype=_dtype(loaded), device=loaded.device, fp8=fp8)
+        major, minor = torch.cuda.get_device_capability(loaded.device)
+        ops = TritonOps(
+            config.page_size, sizes, dtype=_dtype(loaded), device=loaded.device, fp8=fp8,
+            pdl=dependent(10 * major + minor),
+        )  # fmt: skip
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"engine kernels {name}: {error}") from error
     moves = TritonMoves(config.page_size, config.max_length, loaded.context == "block_causal")
-    return KernelSet(name, ops, moves, fp8, sizes.tokens)
+    return KernelSet(name, ops, moves, fp8, sizes.tokens, partial(vision_block, turn=turned_heads))
 
 
 def _dtype(loaded: LoadedModel) -> torch.dtype:

@@ -3,7 +3,7 @@
 One set serves one stream at a time: its scratch and its outputs are reused. An output stays valid until the second next
 call of the same function with the same width, a Choice until the next one. Up to `Sizes.tokens` tokens nothing is
 allocated, so every call can be captured; more tokens (a prompt) allocate their outputs and take PyTorch's products,
-which large ones are fastest with. Products that are none of the model's (all logits, say) allocate their outputs too.
+which are the fastest there. Products that are none of the model's (all logits, say) allocate their outputs too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 from wamdiff2_core.decode.engine import triton_attend, triton_choose, triton_product, triton_rotate
 from wamdiff2_core.decode.engine.ops import Choice, Shape
 from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight
+from wamdiff2_core.decode.engine.triton_prompt import silu_gate
 from wamdiff2_core.decode.engine.triton_table import (
     BUCKETS,
     HOPPER_SHARED,
@@ -29,11 +30,9 @@ from wamdiff2_core.decode.engine.triton_table import (
     bucket_of,
     chunks_of,
     tiles_of,
-    wide,
 )
 
 Weight: TypeAlias = Tensor | Fp8Weight
-_AT_ONCE = 264  # programs that run at once, two a processor
 _LOG2_E = math.log2(math.e)
 
 
@@ -78,10 +77,9 @@ class Sizes:
 
 
 class TritonOps:
-    """See Ops. dtype: of activations and cache (weights may be Fp8Weight); pdl: let a kernel's start overlap the end
+    """See Ops. dtype: of activations and cache (weights may be Fp8Weight); pdl: let a kernel be loaded while the one
 
-    of those before it (programmatic dependent launch, CUDA 9.0 devices and later) and then read up to warm_bytes of its
-    weights into the L2 cache ahead of time.
+    before it ends (programmatic dependent launch, CUDA 9.0 devices and later).
     """
 
     name = "triton"
@@ -89,7 +87,6 @@ class TritonOps:
     def __init__(
         self, page_size: int, sizes: Sizes, *, dtype: torch.dtype = torch.bfloat16,
         device: torch.device | str = "cuda", act: str = "silu", fp8: bool = False, pdl: bool = False,
-        warm_bytes: int = 12 * 2**20,
     ) -> None:  # fmt: skip
         if act != "silu":
             raise ValueError(f"activation: expected silu, got {act}")
@@ -99,36 +96,40 @@ class TritonOps:
             raise ValueError("triton kernels: dependent launches need a CUDA device")
         self.page_size, self.sizes, self.dtype, self.device = page_size, sizes, dtype, torch.device(device)
         self.name = "triton_fp8" if fp8 else "triton"
-        self._pdl, self._warm_bytes = pdl, warm_bytes
+        self._pdl = pdl
         self._launch: dict[str, Any] = {"launch_pdl": True} if pdl else {}
         # The interpreter has no bfloat16 product; fp32 is computed in full.
         self._widen = self.device.type == "cpu" or dtype == torch.float32
         self._weight_bytes = 1 if fp8 else dtype.itemsize
         self._shared = _shared_bytes(self.device)
         self._turn: dict[tuple[str, int], int] = {}
+        # What linear_add returned last, and the number of parts that its squares lie in.
+        self._summed: tuple[Tensor, int] | None = None
         self._make_scratch()
 
     def _make_scratch(self) -> None:
         """Everything a step writes, for the largest step."""
         sizes, device = self.sizes, self.device
         self._known = set(sizes.products.values())
-        floats = squares = counters = 1
+        floats = counters = parts = 1
         buckets = [bucket for bucket in BUCKETS if bucket <= bucket_of(sizes.tokens)]
         for kind, outputs, inputs in sizes.products.values():
             for bucket in buckets:
                 cut = self._tiles(kind, outputs, inputs, bucket)
                 tiles = triton.cdiv(outputs, cut.block_n)
+                parts = max(parts, tiles if kind == "add" else 1)
                 if cut.splits > 1:
                     pairs = 2 if kind == "gated" else 1
                     floats = max(floats, tiles * cut.splits * bucket * cut.block_n * pairs)
-                    squares = max(squares, tiles * cut.splits * bucket)
                     counters = max(counters, tiles)
         head = min(self._tiles(*sizes.products["head"], bucket).block_n for bucket in buckets)
         pieces = sizes.tokens * triton.cdiv(sizes.vocab, head)
-        parts = sizes.tokens * sizes.heads * MOST_SPLITS
+        splits = sizes.tokens * sizes.heads * MOST_SPLITS
         counters = max(counters, sizes.tokens * sizes.heads)
-        self._partial = torch.empty(max(floats, parts * sizes.head_dim), dtype=torch.float32, device=device)
-        self._small = torch.empty(max(squares, parts), dtype=torch.float32, device=device)
+        self._partial = torch.empty(max(floats, splits * sizes.head_dim), dtype=torch.float32, device=device)
+        self._logs = torch.empty(splits, dtype=torch.float32, device=device)
+        self._squares = torch.empty(parts * sizes.tokens, dtype=torch.float32, device=device)
+        self._own_squares = torch.empty(sizes.tokens, dtype=torch.float32, device=device)
         self._counter = torch.zeros(counters, dtype=torch.int32, device=device)
         self._best = torch.empty(pieces, dtype=torch.float32, device=device)
         self._sums = torch.empty(pieces, dtype=torch.float32, device=device)
@@ -155,24 +156,19 @@ class TritonOps:
         return self._outputs[kind, width][turn][:tokens]
 
     def norm_linear(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
-        if self._large(x, weight):
-            return F.linear(F.rms_norm(x, (x.shape[-1],), eps=eps), weight)
+        if len(x) > self.sizes.tokens:
+            return _torch_linear(F.rms_norm(x, (x.shape[-1],), eps=eps), weight)
         return self._product("norm", x, weight, weight.shape[0], eps=eps)
 
     def gated(self, x: Tensor, gate_up: Weight, eps: float) -> Tensor:
-        if self._large(x, gate_up):
-            gate, up = F.linear(F.rms_norm(x, (x.shape[-1],), eps=eps), gate_up).chunk(2, -1)
-            return F.silu(gate) * up
+        if len(x) > self.sizes.tokens:
+            return silu_gate(_torch_linear(F.rms_norm(x, (x.shape[-1],), eps=eps), gate_up))
         return self._product("gated", x, gate_up, gate_up.shape[0] // 2, eps=eps)
 
     def linear_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
-        if self._large(x, weight):
-            return residual + F.linear(x, weight)
+        if len(x) > self.sizes.tokens:
+            return residual + _torch_linear(x, weight)
         return self._product("add", x, weight, weight.shape[0], residual=residual)
-
-    def _large(self, x: Tensor, weight: Weight) -> bool:
-        """Whether PyTorch's product is taken. 8-bit weights always go through our kernel: nothing else widens them."""
-        return len(x) > self.sizes.tokens and not isinstance(weight, Fp8Weight)
 
     def _check(self, x: Tensor, weight: Weight) -> tuple[Tensor, Tensor, bool]:
         """(weight's values, its scales or a stand-in, whether it is 8-bit); the kernels take addresses on trust."""
@@ -195,30 +191,35 @@ class TritonOps:
             raise ValueError(f"triton kernels: expected a residual {(tokens, outputs)}, got {tuple(residual.shape)}")
         block_m, cut = self._cut(kind, tokens, outputs, inputs)
         out = self._output("product", tokens, outputs)
-        grid = (triton.cdiv(outputs, cut.block_n) * cut.splits, triton.cdiv(tokens, block_m))
-        triton_product.product[grid](
-            x, data, scale, x if residual is None else residual, out, self._partial, self._small, self._counter,
-            tokens, outputs, inputs, eps,
-            NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", SCALED=scaled,
+        tiles = triton.cdiv(outputs, cut.block_n)
+        if residual is None:
+            residual, (squares, parts) = x, self._squares_of(x)
+        else:
+            small = tiles * tokens <= len(self._squares)
+            squares, parts = self._squares if small else torch.empty(tiles * tokens, device=self.device), 1
+            self._summed = (out, tiles) if small else None
+        triton_product.product[(tiles * cut.splits, triton.cdiv(tokens, block_m))](
+            x, data, scale, squares, residual, out, self._partial, self._counter, tokens, outputs, inputs, eps,
+            NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", SCALED=scaled, PARTS=parts,
             BLOCK_M=block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, SPLITS=cut.splits,
-            FLIP=cut.flip, WIDEN=self._widen, PDL=self._pdl, WARM=self._warm(cut, outputs, inputs, kind == "gated"),
+            FLIP=cut.flip, WIDEN=self._widen, PDL=self._pdl,
             num_warps=cut.warps, num_stages=cut.stages, **self._launch,
         )  # fmt: skip
         return out
 
-    def _warm(self, cut: Tiles, outputs: int, inputs: int, gated: bool) -> int:
-        """Lines of each weight row that a program asks for before its inputs are there: a power of two, or none."""
-        if not self._pdl:
-            return 0
-        programs = min(triton.cdiv(outputs, cut.block_n) * cut.splits, _AT_ONCE)
-        line = 128 // self._weight_bytes
-        most = min(triton.cdiv(inputs, cut.splits * line), self._warm_bytes // (programs * cut.block_n * 128 << gated))
-        return 1 << most.bit_length() - 1 if most else 0
+    def _squares_of(self, x: Tensor) -> tuple[Tensor, int]:
+        """Sums of squares of each token, (parts, T): those that linear_add left for the very tensor it returned."""
+        if self._summed is not None and self._summed[0] is x:
+            return self._squares, self._summed[1]
+        tokens, inputs = x.shape
+        block = min(1024, triton.next_power_of_2(inputs))
+        triton_product.square_sums[(tokens,)](
+            x, self._own_squares, tokens, inputs, BLOCK=block, PDL=self._pdl, num_warps=4, **self._launch
+        )
+        return self._own_squares, 1
 
     def _cut(self, kind: str, tokens: int, outputs: int, inputs: int) -> tuple[int, Tiles]:
         bucket = bucket_of(tokens)
-        if tokens > self.sizes.tokens:
-            return bucket, wide(self._weight_bytes, self.dtype.itemsize, kind == "gated", self._shared)
         cut = self._tiles(kind, outputs, inputs, bucket)
         known = (kind, outputs, inputs) in self._known
         return bucket, cut if known else replace(cut, splits=1)
@@ -260,13 +261,13 @@ class TritonOps:
         fixed = {"D": shape.head_dim, "GROUP": group, "BLOCK_M": cut.block_m, "BLOCK_K": cut.block_k}
         fixed |= {"SPLITS": cut.splits, "PDL": self._pdl, **self._launch}
         triton_attend.attend[(cut.splits, shape.kv_heads, rows * tiles)](
-            q, keys, values, pages, limit, out, self._partial, self._small, self._counter, width, pages.stride(0),
+            q, keys, values, pages, limit, out, self._partial, self._logs, self._counter, width, pages.stride(0),
             shape.scale * _LOG2_E, HKV=shape.kv_heads, PAGE=self.page_size, FUSED=cut.fused, WIDEN=self._widen,
             num_warps=cut.warps, num_stages=cut.stages, **fixed,
         )  # fmt: skip
         if cut.splits > 1 and not cut.fused:
             triton_attend.combine[(tokens, shape.heads)](
-                limit, out, self._partial, self._small, width, HQ=shape.heads, num_warps=2, **fixed
+                limit, out, self._partial, self._logs, width, HQ=shape.heads, num_warps=2, **fixed
             )
         return out
 
@@ -284,11 +285,12 @@ class TritonOps:
         block_m, cut = self._cut("choose", tokens, vocab, inputs)
         tiles = triton.cdiv(vocab, cut.block_n)
         pieces = (self._best, self._index, self._sums, self._broken)
+        squares, parts = self._squares_of(x)
         triton_choose.best_of_tile[(tiles, triton.cdiv(tokens, block_m))](
-            x, data, scale, x if allowed is None else allowed, *pieces, tokens, forbidden, triton.cdiv(vocab, 32),
-            vocab, inputs, eps, LIMITED=allowed is not None, SCALED=scaled,
+            x, data, scale, squares, x if allowed is None else allowed, *pieces, tokens, forbidden,
+            triton.cdiv(vocab, 32), vocab, inputs, eps, LIMITED=allowed is not None, SCALED=scaled, PARTS=parts,
             BLOCK_M=block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, FLIP=cut.flip, WIDEN=self._widen,
-            PDL=self._pdl, WARM=self._warm(cut, vocab, inputs, False),
+            PDL=self._pdl,
             num_warps=cut.warps, num_stages=cut.stages, **self._launch,
         )  # fmt: skip
         triton_choose.best_of_all[(tokens,)](
@@ -296,6 +298,13 @@ class TritonOps:
             BLOCK=triton.next_power_of_2(tiles), PDL=self._pdl, num_warps=4, **self._launch,
         )  # fmt: skip
         return Choice(self._tokens[:tokens], self._certainty[:tokens], self._usable[:tokens])
+
+
+def _torch_linear(x: Tensor, weight: Weight) -> Tensor:
+    """PyTorch's product, for many tokens. An 8-bit weight is widened for it: bfloat16 holds every e4m3 number."""
+    if isinstance(weight, Fp8Weight):
+        return F.linear(x, weight.data.to(x.dtype)) * weight.scale.to(x.dtype)
+    return F.linear(x, weight)
 
 
 def _shared_bytes(device: torch.device) -> int:
