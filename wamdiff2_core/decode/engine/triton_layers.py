@@ -132,6 +132,13 @@ def ask_product(
 
 
 @triton.jit
+def ask_ahead(weight, wanted, pid, programs, CUT: tl.constexpr):
+    """`ask_product`, if wanted, of a weight cut by CUT: its arguments from N on."""
+    if wanted:
+        ask_product(weight, pid, programs, CUT[0], CUT[1], CUT[2], CUT[3], CUT[4], CUT[5], CUT[6], CUT[7])
+
+
+@triton.jit
 def product(
     x, weight, first, begin, T, nil, N: tl.constexpr, K: tl.constexpr, GATED: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, CHUNK: tl.constexpr, EVEN: tl.constexpr, STAGES: tl.constexpr,
@@ -216,9 +223,9 @@ def begin_phase(
 
 @triton.jit
 def add_phase(
-    x, weight, scale, hidden, squares, partial, counter, pid, programs, T, nil, N: tl.constexpr, K: tl.constexpr,
-    SCALED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr,
-    STAGES: tl.constexpr, WIDEN: tl.constexpr,
+    x, weight, scale, hidden, squares, partial, counter, pid, programs, ahead, wanted, T, nil, N: tl.constexpr,
+    K: tl.constexpr, SCALED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SPLITS: tl.constexpr, STAGES: tl.constexpr, WIDEN: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """hidden (T, N) += x (T, K) times weight (N, K); squares (output tiles, T) of the result."""
     TILES: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
@@ -226,12 +233,16 @@ def add_phase(
     EVEN: tl.constexpr = K % (SPLITS * BLOCK_K) == 0
     AREA: tl.constexpr = BLOCK_N * BLOCK_M
     inner = nil * 16 + tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
-    for unit in tl.range(pid, TILES * SPLITS, programs, disable_licm=True):
+    UNITS: tl.constexpr = TILES * SPLITS
+    if pid >= UNITS:
+        ask_ahead(ahead, wanted, pid, programs, AHEAD)
+    for unit in tl.range(pid, UNITS, programs, disable_licm=True):
         tile = unit // SPLITS
         acc, _ = product(
             x, weight, tile * BLOCK_N, (unit % SPLITS) * CHUNK, T, nil, N, K, False, BLOCK_M, BLOCK_N, BLOCK_K, CHUNK,
             EVEN, STAGES, WIDEN,
         )  # fmt: skip
+        ask_ahead(ahead, wanted & (unit + programs >= UNITS), pid, programs, AHEAD)
         if SPLITS == 1:
             keep(acc, scale, hidden, squares, tile, T, nil, N, SCALED, BLOCK_M, BLOCK_N)
         else:
@@ -266,9 +277,9 @@ def gate(
 
 @triton.jit
 def gate_phase(
-    x, weight, scale, squares, out, partial, counter, pid, programs, T, nil, eps, N: tl.constexpr, K: tl.constexpr,
-    SQUARES: tl.constexpr, SCALED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLITS: tl.constexpr, STAGES: tl.constexpr, WIDEN: tl.constexpr,
+    x, weight, scale, squares, out, partial, counter, pid, programs, ahead, wanted, T, nil, eps, N: tl.constexpr,
+    K: tl.constexpr, SQUARES: tl.constexpr, SCALED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr, WIDEN: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """out (T, N): silu(gate) * up of the normed x (T, K), weight (2 N, K) gate first; SQUARES tiles of squares."""
     TILES: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
@@ -276,13 +287,17 @@ def gate_phase(
     EVEN: tl.constexpr = K % (SPLITS * BLOCK_K) == 0
     AREA: tl.constexpr = BLOCK_N * BLOCK_M
     inner = nil * 16 + tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
-    for unit in tl.range(pid, TILES * SPLITS, programs, disable_licm=True):
+    UNITS: tl.constexpr = TILES * SPLITS
+    if pid >= UNITS:
+        ask_ahead(ahead, wanted, pid, programs, AHEAD)
+    for unit in tl.range(pid, UNITS, programs, disable_licm=True):
         tile = unit // SPLITS
         raw = squares_of(squares, T, nil, SQUARES, BLOCK_M)  # in front of the product, where nobody waits for it
         acc, acc_up = product(
             x, weight, tile * BLOCK_N, (unit % SPLITS) * CHUNK, T, nil, N, K, True, BLOCK_M, BLOCK_N, BLOCK_K, CHUNK,
             EVEN, STAGES, WIDEN,
         )  # fmt: skip
+        ask_ahead(ahead, wanted & (unit + programs >= UNITS), pid, programs, AHEAD)
         if SPLITS == 1:
             gate(acc, acc_up, raw, scale, out, tile, T, nil, eps, N, K, SCALED, BLOCK_M, BLOCK_N)
         else:
@@ -343,10 +358,10 @@ def turn_head(
 
 @triton.jit
 def qkv_phase(
-    x, weight, scale, squares, head_norm, cos, sin, slot, queries, keys, values, partial, counter, pid, programs, T,
-    nil, eps, HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, K: tl.constexpr, SQUARES: tl.constexpr,
+    x, weight, scale, squares, head_norm, cos, sin, slot, queries, keys, values, partial, counter, pid, programs, ahead,
+    wanted, T, nil, eps, HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, K: tl.constexpr, SQUARES: tl.constexpr,
     SCALED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, STAGES: tl.constexpr,
-    WIDEN: tl.constexpr,
+    WIDEN: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """A unit is half a head times one of SPLITS parts of the inputs; the last one of a head turns and stores it."""
     HALF: tl.constexpr = D // 2
@@ -355,11 +370,15 @@ def qkv_phase(
     EVEN: tl.constexpr = K % (SPLITS * BLOCK_K) == 0
     AREA: tl.constexpr = HALF * BLOCK_M
     inner = nil * 16 + tl.arange(0, HALF)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
-    for unit in tl.range(pid, (HQ + 2 * HKV) * 2 * SPLITS, programs, disable_licm=True):
+    UNITS: tl.constexpr = (HQ + 2 * HKV) * 2 * SPLITS
+    if pid >= UNITS:
+        ask_ahead(ahead, wanted, pid, programs, AHEAD)
+    for unit in tl.range(pid, UNITS, programs, disable_licm=True):
         acc, _ = product(
             x, weight, (unit // SPLITS) * HALF, (unit % SPLITS) * CHUNK, T, nil, N, K, False, BLOCK_M, HALF, BLOCK_K,
             CHUNK, EVEN, STAGES, WIDEN,
         )  # fmt: skip
+        ask_ahead(ahead, wanted & (unit + programs >= UNITS), pid, programs, AHEAD)
         tl.store(partial + unit * AREA + inner, acc)
         tl.debug_barrier()
         head = unit // (2 * SPLITS)
@@ -487,7 +506,7 @@ def layers(
     GATE_N: tl.constexpr, GATE_K: tl.constexpr, GATE_SPLITS: tl.constexpr, GATE_STAGES: tl.constexpr,
     GATE_EARLY: tl.constexpr, GATE_WARM: tl.constexpr,
     DOWN_N: tl.constexpr, DOWN_K: tl.constexpr, DOWN_SPLITS: tl.constexpr, DOWN_STAGES: tl.constexpr,
-    DOWN_WARM: tl.constexpr,
+    DOWN_WARM: tl.constexpr, SOON: tl.constexpr,
 ):  # fmt: skip
     """x (T, H) through layers layer_begin .. layer_end - 1 into hidden (T, H), its squares (down tiles, T) beside it.
 
@@ -497,13 +516,20 @@ def layers(
     scale: of the scores, times log2(e). polls: looks at a barrier before a program gives up. PHASE: one phase of one
     layer alone, without barriers (a launch orders as well), or WHOLE. *_WARM: lines of 128 bytes of each weight row
     asked for ahead, powers of two or 0; GATE_EARLY: of gate_up, while attention runs; ATTEND_WARM: ask for keys and
-    values too. All programs have to be resident at once in a WHOLE launch.
+    values too. SOON: ask as soon as a program's own weights are there, not only behind its sums. All programs have to
+    be resident at once in a WHOLE launch.
     """
     ALL: tl.constexpr = PHASE == -1
     INNER: tl.constexpr = HQ * D
     QKV_N: tl.constexpr = INNER + 2 * HKV * D
     OUT_TILES: tl.constexpr = (H + OUT_N - 1) // OUT_N
     DOWN_TILES: tl.constexpr = (H + DOWN_N - 1) // DOWN_N
+    NOW: tl.constexpr = 1 if ALL and SOON else 0
+    THEN: tl.constexpr = 1 - NOW
+    QKV_AHEAD: tl.constexpr = (QKV_N, H, False, D // 2, QKV_K, QKV_SPLITS, 0, QKV_WARM * NOW)
+    OUT_AHEAD: tl.constexpr = (H, INNER, False, OUT_N, OUT_K, OUT_SPLITS, 0, OUT_WARM * NOW)
+    GATE_AHEAD: tl.constexpr = (FFN, H, True, GATE_N, GATE_K, GATE_SPLITS, GATE_EARLY, GATE_WARM * NOW)
+    DOWN_AHEAD: tl.constexpr = (H, FFN, False, DOWN_N, DOWN_K, DOWN_SPLITS, 0, DOWN_WARM * NOW)
     pid = tl.program_id(0)
     programs = tl.num_programs(0)
     counter = state + COUNTERS
@@ -526,11 +552,12 @@ def layers(
             s_qkv, s_out = qkv_scale + layer * QKV_N, out_scale + layer * H
             s_gate, s_down = gate_up_scale + layer * (2 * FFN), down_scale + layer * H
         its_keys, its_values = keys + layer * slots * (HKV * D), values + layer * slots * (HKV * D)
+        following, more = w_qkv + QKV_N * H, number + 1 < layer_end
         if PHASE == -1 or PHASE == 1:
             qkv_phase(
                 hidden, w_qkv, s_qkv, squares, head_norm + layer * ((HQ + HKV) * D), cos, sin, slot, queries, its_keys,
-                its_values, partial, counter, pid, programs, T, nil, eps, HQ, HKV, D, H, DOWN_TILES, SCALED, BLOCK_M,
-                QKV_K, QKV_SPLITS, QKV_STAGES, WIDEN,
+                its_values, partial, counter, pid, programs, w_out, True, T, nil, eps, HQ, HKV, D, H, DOWN_TILES,
+                SCALED, BLOCK_M, QKV_K, QKV_SPLITS, QKV_STAGES, WIDEN, OUT_AHEAD,
             )  # fmt: skip
         if ALL:
             arrive(state)
@@ -539,7 +566,7 @@ def layers(
                     its_keys, its_values, pages, limit, pid, T, width, rows, pages_a_row, HKV, HQ // HKV, D, PAGE,
                     ATTEND_M, ATTEND_K, ATTEND_SPLITS,
                 )  # fmt: skip
-            ask_product(w_out, pid, programs, H, INNER, False, OUT_N, OUT_K, OUT_SPLITS, 0, OUT_WARM)
+            ask_product(w_out, pid, programs, H, INNER, False, OUT_N, OUT_K, OUT_SPLITS, 0, OUT_WARM * THEN)
             ask_product(w_gate, pid, programs, FFN, H, True, GATE_N, GATE_K, GATE_SPLITS, 0, GATE_EARLY)
             target += programs
             nil = wait(state, target, polls)
@@ -555,34 +582,33 @@ def layers(
             nil = wait(state, target, polls)
         if PHASE == -1 or PHASE == 3:
             add_phase(
-                attended, w_out, s_out, hidden, squares, partial, counter, pid, programs, T, nil, H, INNER, SCALED,
-                BLOCK_M, OUT_N, OUT_K, OUT_SPLITS, OUT_STAGES, WIDEN,
+                attended, w_out, s_out, hidden, squares, partial, counter, pid, programs, w_gate, True, T, nil, H,
+                INNER, SCALED, BLOCK_M, OUT_N, OUT_K, OUT_SPLITS, OUT_STAGES, WIDEN, GATE_AHEAD,
             )  # fmt: skip
         if ALL:
             arrive(state)
-            ask_product(w_gate, pid, programs, FFN, H, True, GATE_N, GATE_K, GATE_SPLITS, GATE_EARLY, GATE_WARM)
+            ask_product(w_gate, pid, programs, FFN, H, True, GATE_N, GATE_K, GATE_SPLITS, GATE_EARLY, GATE_WARM * THEN)
             target += programs
             nil = wait(state, target, polls)
         if PHASE == -1 or PHASE == 4:
             gate_phase(
-                hidden, w_gate, s_gate, squares, inner, partial, counter, pid, programs, T, nil, eps, FFN, H, OUT_TILES,
-                SCALED, BLOCK_M, GATE_N, GATE_K, GATE_SPLITS, GATE_STAGES, WIDEN,
+                hidden, w_gate, s_gate, squares, inner, partial, counter, pid, programs, w_down, True, T, nil, eps,
+                FFN, H, OUT_TILES, SCALED, BLOCK_M, GATE_N, GATE_K, GATE_SPLITS, GATE_STAGES, WIDEN, DOWN_AHEAD,
             )  # fmt: skip
         if ALL:
             arrive(state)
-            ask_product(w_down, pid, programs, H, FFN, False, DOWN_N, DOWN_K, DOWN_SPLITS, 0, DOWN_WARM)
+            ask_product(w_down, pid, programs, H, FFN, False, DOWN_N, DOWN_K, DOWN_SPLITS, 0, DOWN_WARM * THEN)
             target += programs
             nil = wait(state, target, polls)
         if PHASE == -1 or PHASE == 5:
             add_phase(
-                inner, w_down, s_down, hidden, squares, partial, counter, pid, programs, T, nil, H, FFN, SCALED,
-                BLOCK_M, DOWN_N, DOWN_K, DOWN_SPLITS, DOWN_STAGES, WIDEN,
+                inner, w_down, s_down, hidden, squares, partial, counter, pid, programs, following, more, T, nil, H,
+                FFN, SCALED, BLOCK_M, DOWN_N, DOWN_K, DOWN_SPLITS, DOWN_STAGES, WIDEN, QKV_AHEAD,
             )  # fmt: skip
         if ALL:
-            if number + 1 < layer_end:
+            if more:
                 arrive(state)
-                following = w_qkv + QKV_N * H
-                ask_product(following, pid, programs, QKV_N, H, False, D // 2, QKV_K, QKV_SPLITS, 0, QKV_WARM)
+                ask_product(following, pid, programs, QKV_N, H, False, D // 2, QKV_K, QKV_SPLITS, 0, QKV_WARM * THEN)
                 target += programs
                 nil = wait(state, target, polls)
     if ALL:

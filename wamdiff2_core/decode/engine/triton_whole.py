@@ -43,7 +43,10 @@ class Cut:
 
 @dataclass(frozen=True)
 class Cuts:
-    """How one bucket of tokens is cut. attend: block_n queries, block_k places; its `warm` is a yes or no."""
+    """How one bucket of tokens is cut. attend: block_n queries, block_k places; its `warm` is a yes or no.
+
+    soon: ask for the next phase's weights as soon as a program's own are there, not only behind its sums.
+    """
 
     qkv: Cut
     attend: Cut
@@ -51,6 +54,7 @@ class Cuts:
     gate_up: Cut
     down: Cut
     warps: int = 8
+    soon: bool = True
 
 
 def cuts_of(bucket: int, weight_bytes: int, value_bytes: int = 2) -> Cuts:
@@ -59,13 +63,15 @@ def cuts_of(bucket: int, weight_bytes: int, value_bytes: int = 2) -> Cuts:
         one = Cut(32, 32, 2, 2)
         return Cuts(one, Cut(16, 32, 4, 1), one, replace(one, block_n=16, splits=1), one)
     kilo = 1024
-    deep = 128 if weight_bytes == 2 else 64  # more in 8 bits, and the registers overflow
+    # In 8 bits more than this makes the registers overflow.
+    deep, parts = (128, 256 // bucket) if weight_bytes == 2 else (64, min(8, 256 // bucket))
     return Cuts(
         qkv=Cut(64, 128, 2, 5, warm=64 * kilo),
-        attend=Cut(32, 64, 8, 2, warm=1),
+        attend=Cut(32, 64, parts, 2, warm=1),
         out=Cut(64, deep, 4, 5, warm=64 * kilo),
         gate_up=Cut(64, 128, 1, 4, warm=64 * kilo, early=64 * kilo),
         down=Cut(64, deep, 4, 5, warm=64 * kilo),
+        soon=weight_bytes == 2,
     )
 
 
@@ -181,7 +187,7 @@ class WholeLayers:
     def _cut(self, cuts: Cuts) -> dict[str, Any]:
         """The kernel's names of a bucket's cuts."""
         names = {"qkv": "QKV", "attend": "ATTEND", "out": "OUT", "gate_up": "GATE", "down": "DOWN"}
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = {"SOON": cuts.soon}
         for kind, name in names.items():
             cut: Cut = getattr(cuts, kind)
             found |= {f"{name}_K": cut.block_k, f"{name}_SPLITS": cut.splits, f"{name}_STAGES": cut.stages}
