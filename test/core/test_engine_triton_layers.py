@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import triton.language as tl
 from tiny_models import loaded
 from torch import Tensor
 from triton_cases import BF16, DEVICE, FP32, near, random
 
+from wamdiff2_core.decode.engine import triton_layers
 from wamdiff2_core.decode.engine.ops import LayerWeights, Shape, TorchOps
 from wamdiff2_core.decode.engine.stacked import StackedLayers, stack
 from wamdiff2_core.decode.engine.triton_fp8 import Fp8TorchOps, quantise_layer
@@ -257,6 +259,41 @@ def test_the_interpreter_refuses_barriers() -> None:
     held = (case.weights, case.keys, case.values, case.pages, case.hidden, case.cos, case.sin, case.slot, case.limit)
     with pytest.raises(ValueError, match="step_by_step"):
         case.make()(*held, case.shape)
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="the interpreter only")
+@pytest.mark.parametrize("soon", [True, False], ids=["soon", "late"])
+@pytest.mark.parametrize("fp8", [False, True], ids=["plain", "8-bit"])
+def test_one_program_passes_every_barrier(soon: bool, fp8: bool, monkeypatch) -> None:
+    """The launch with barriers, whose single program waits for nobody: right counts, and only real memory asked for."""
+    case = Case([causal(5), causal(5, 20)], WIDE, fp8=fp8)
+    warm = {"warm": 64 * 1024, "early": 8 * 1024}
+    cuts = {name: replace(getattr(CUTS["split"], name), **warm) for name in ("qkv", "attend", "out", "gate_up", "down")}
+    whole = case.make(replace(CUTS["split"], soon=soon, **cuts), programs=1)
+    counts, asked = [], []
+
+    def wait(state, target, polls):
+        counts.append((tl.load(state).handle.data.item(), int(target.handle.data.item())))
+        return tl.zeros((), tl.int32)
+
+    monkeypatch.setattr(triton_layers, "wait", wait)
+    monkeypatch.setattr(triton_layers, "ask", lambda at: asked.append(at.handle.data.ravel().astype("int64")))
+    keys, values = case.keys.clone(), case.values.clone()
+    held = (case.weights, keys, values, case.pages, case.hidden, case.cos, case.sin, case.slot, case.limit, case.shape)
+    hidden, squares = (one.clone() for one in whole._run(triton_layers.WHOLE, 0, LAYERS, *held))
+    assert counts == [(number, number) for number in range(1, 5 * LAYERS + 1)]
+    apart, _, other_keys, _ = case.run(whole)
+    assert torch.equal(hidden, apart) and torch.equal(keys.nan_to_num(7.0), other_keys.nan_to_num(7.0))
+    assert torch.allclose(squares.sum(0), hidden.square().sum(1), rtol=1e-5) and not whole._state.any()
+    places = torch.cat([torch.from_numpy(one) for one in asked])
+    kinds = [getattr(case.weights, name) for name in ("qkv", "out", "gate_up", "down")]
+    inside = torch.zeros_like(places, dtype=torch.bool)
+    for one in (*((one.data for one in kinds) if fp8 else kinds), keys, values):
+        mine = (places >= one.data_ptr()) & (places < one.data_ptr() + one.nbytes)
+        inside |= mine
+        layer = (places[mine] - one.data_ptr()) // (one.nbytes // LAYERS)
+        assert set(layer.tolist()) == set(range(LAYERS))
+    assert inside.all()
 
 
 def test_stacked_layers_are_views() -> None:
