@@ -224,8 +224,9 @@ class Step:
         def run() -> object:
             hidden = x
             for layer, cache, slot in zip(self.layers, self.caches, slots):
-                qkv = ops.norm_linear(hidden, layer.qkv, EPS)
-                q = ops.rotate_append(qkv, layer.head_norm, turns, turns, slot, cache.keys, cache.values, SHAPE)
+                q = ops.project(
+                    hidden, layer.qkv, layer.head_norm, turns, turns, slot, cache.keys, cache.values, SHAPE
+                )  # fmt: skip
                 seen = ops.attend(q, cache.keys, cache.values, cache.pages, limit, SHAPE)
                 hidden = ops.linear_add(seen, layer.out, hidden)
                 hidden = ops.linear_add(ops.gated(hidden, layer.gate_up, EPS), layer.down, hidden)
@@ -304,9 +305,9 @@ def main() -> None:
     parser.add_argument("--tune", action="store_true", help="search the kernels' cuts instead, print the table")
     parser.add_argument("--buckets", type=numbers, default=[16, 32, 64])
     parser.add_argument("--bits", type=numbers, default=[16])
-    parser.add_argument("--kinds", default="norm,add,gated,choose,attend")
+    parser.add_argument("--kinds", default="heads,add,gated,choose,attend")
     parser.add_argument("--seconds", type=float, default=110.0, help="time that the search may take")
-    parser.add_argument("--pdl", action="store_true", help="search with dependent launches on")
+    parser.add_argument("--pdl", action="store_true", help="search with dependent launches, as the engine has them")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("engine_kernels: no CUDA device here")

@@ -34,7 +34,8 @@ def candidates(key: Key) -> Iterator[Tiles]:
     """Cuts worth a try: enough programs, fitting shared memory, a few turns each, full waves first."""
     kind, outputs, inputs, bucket, weight_bytes = key
     rows = 2 if kind == "gated" else 1
-    for block_n in (128, 64, 32, 256) if kind == "choose" else (64, 32, 128):
+    widths = {"choose": (128, 64, 32, 256), "heads": (SIZES.head_dim // 2,)}
+    for block_n in widths.get(kind, (64, 32, 128)):
         for block_k in (64, 128, 256):
             for splits in (1,) if kind == "choose" else (1, 2, 3, 4, 6, 8):
                 programs = -(-outputs // block_n) * splits
@@ -81,6 +82,7 @@ def ranked(key: Key) -> list[Tiles]:
 def keys_of(buckets: list[int], bits: list[int], kinds: list[str]) -> list[Key]:
     """Shapes to search, those that cost most first."""
     shapes = [SIZES.products[name] for name in ("gate_up", "head", "down", "qkv", "out")]
+    shapes.append(("heads", *SIZES.products["qkv"][1:]))
     return [
         (kind, outputs, inputs, bucket, bit // 8)
         for bucket in sorted(buckets, key=lambda bucket: (bucket != 32, bucket))
@@ -96,6 +98,8 @@ def call(ops: TritonOps, key: Key, x: torch.Tensor, weight: Any, residual: torch
         return ops.choose(x, weight, None, 3, 1e-6)
     if key[0] == "gated":
         return ops.gated(x, weight, 1e-6)
+    if key[0] == "heads":
+        return ops.project(x, weight, *held(("turns", key[3], str(x.device)), lambda: _turns(key[3], x.device)), SHAPE)
     return ops.linear_add(x, weight, residual) if key[0] == "add" else ops.norm_linear(x, weight, 1e-6)
 
 
@@ -116,21 +120,30 @@ def tensors(key: Key, device: str, copies: int = 1) -> tuple[torch.Tensor, list[
     return x, weights, torch.ones(bucket, outputs, device=device, dtype=torch.bfloat16)
 
 
+def _turns(tokens: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """head_norm, cos, sin, slot, keys, values of `Ops.project`."""
+    norm, cos, sin = (torch.ones(rows, 128, device=device, dtype=torch.bfloat16) for rows in (24, tokens, tokens))
+    keys, values = (torch.ones(256, 8, 128, device=device, dtype=torch.bfloat16) for _ in range(2))
+    return norm, cos, sin, torch.arange(tokens, device=device), keys, values
+
+
 def attend_candidates(rows: int, width: int) -> list[Chunks]:
     """Cuts of attention for Qwen3-VL-2B's heads."""
     queries = 2 * width
     found = []
-    for block_m in (16, 32, 64, 128):
-        if block_m >= 2 * max(queries, 9) or (block_m < 64 and block_m * 2 < queries):
+    for block_m, warps in ((16, 1), (16, 4), (32, 2), (32, 4), (64, 4), (128, 8)):
+        tiles = -(-queries // block_m)
+        if block_m >= 2 * max(queries, 9) or tiles > 8:
             continue
         for block_k in (32, 64, 128):
             for splits in (1, 2, 4, 8, MOST_SPLITS):
-                for warps in (8,) if block_m == 128 else (4,):
-                    for stages in (1, 2, 3):
-                        shared = 2 * 128 * (block_m + stages * 2 * block_k)
-                        for fused in (False, True) if splits * block_m <= 512 and splits > 1 else (False,):
-                            if shared <= _SHARED and rows * 8 * splits * -(-queries // block_m) <= 4 * _PROCESSORS:
-                                found.append(Chunks(block_m, block_k, splits, warps, stages, fused))
+                if not 32 <= rows * 8 * splits * tiles <= 4 * _PROCESSORS:
+                    continue
+                for stages in (2, 3):
+                    shared = 2 * 128 * (block_m + stages * 2 * block_k)
+                    for fused in (False, True) if splits * block_m <= 512 and splits > 1 else (False,):
+                        if shared <= _SHARED:
+                            found.append(Chunks(block_m, block_k, splits, warps, stages, fused))
     return found
 
 
@@ -183,9 +196,10 @@ _held: dict[object, object] = {}
 
 
 def held(key: object, make: Callable[[], Any]) -> Any:
-    """Inputs of one shape at a time; candidates of a shape come mostly together."""
+    """Inputs of few shapes at a time; candidates of a shape come mostly together."""
     if key not in _held:
-        _held.clear()
+        while len(_held) > 1:
+            del _held[next(iter(_held))]
         _held[key] = make()
     return _held[key]
 

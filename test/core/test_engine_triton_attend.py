@@ -205,8 +205,7 @@ def test_a_layer_and_the_choice_at_the_size_of_the_tiny_checkpoint(dtype, fp8: b
     found = []
     for ops in (make_ops(PAGE, dtype, fp8, places=48, **small), Fp8TorchOps(PAGE)):
         cache = keys.clone(), values.clone()
-        qkv = ops.norm_linear(x, layer.qkv, 1e-6)
-        q = ops.rotate_append(qkv, layer.head_norm, cos, sin, slot.view(-1), cache[0], cache[1], shape)
+        q = ops.project(x, layer.qkv, layer.head_norm, cos, sin, slot.view(-1), cache[0], cache[1], shape)
         seen = ops.attend(q.contiguous(), cache[0], cache[1], case.pages, case.limit, shape)
         hidden = ops.linear_add(seen, layer.out, x)
         hidden = ops.linear_add(ops.gated(hidden, layer.gate_up, 1e-6), layer.down, hidden)

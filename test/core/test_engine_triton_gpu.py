@@ -63,8 +63,8 @@ class Model:
         """A few layers and the choice; held: what `_inputs` makes."""
         x, limit, slot, cos, sin = held
         for _ in range(layers):
-            qkv = ops.norm_linear(x, self.layer.qkv, EPS)
-            q = ops.rotate_append(qkv, self.layer.head_norm, cos, sin, slot, self.keys, self.values, self.shape)
+            turn = (self.layer.head_norm, cos, sin, slot, self.keys, self.values, self.shape)
+            q = ops.project(x, self.layer.qkv, *turn)
             seen = ops.attend(q, self.keys, self.values, self.pages[:rows], limit, self.shape)
             x = ops.linear_add(seen, self.layer.out, x)
             x = ops.linear_add(ops.gated(x, self.layer.gate_up, EPS), self.layer.down, x)

@@ -240,6 +240,12 @@ class FlashInferOps:
     def norm_linear(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return F.linear(self._api.rmsnorm(x, self._unweighted(x.shape[1]), eps), weight)
 
+    def project(
+        self, x: Tensor, qkv: Tensor, head_norm: Tensor, cos: Tensor, sin: Tensor, slot: Tensor, keys: Tensor,
+        values: Tensor, shape: Shape,
+    ) -> Tensor:  # fmt: skip
+        return self.rotate_append(self.norm_linear(x, qkv, shape.eps), head_norm, cos, sin, slot, keys, values, shape)
+
     def linear_add(self, x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
         return torch.addmm(residual, x, weight.T)
 

@@ -49,8 +49,7 @@ def run_layers(
     shape, eps = weights.shape, weights.shape.eps
     for number, layer in enumerate(weights.layers):
         keys, values = pool.keys[number], pool.values[number]
-        qkv = ops.norm_linear(hidden, layer.qkv, eps)
-        q = ops.rotate_append(qkv, layer.head_norm, cos, sin, slot, keys, values, shape)
+        q = ops.project(hidden, layer.qkv, layer.head_norm, cos, sin, slot, keys, values, shape)
         seen = ops.attend(q, keys, values, pages, limit, shape)
         hidden = ops.linear_add(seen, layer.out, hidden)
         hidden = ops.linear_add(ops.gated(hidden, layer.gate_up, eps), layer.down, hidden)

@@ -73,6 +73,13 @@ class Ops(Protocol):
         """
         ...
 
+    def project(
+        self, x: Tensor, qkv: Tensor, head_norm: Tensor, cos: Tensor, sin: Tensor, slot: Tensor, keys: Tensor,
+        values: Tensor, shape: Shape,
+    ) -> Tensor:  # fmt: skip
+        """`norm_linear` of x (T, H) with qkv, then `rotate_append`: the queries (T, Hq, D)."""
+        ...
+
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, pages: Tensor, limit: Tensor, shape: Shape) -> Tensor:
         """Attention of q (T, Hq, D) over keys, values (slots, Hkv, D): (T, Hq D).
 
@@ -127,6 +134,12 @@ class TorchOps:
         keys.index_copy_(0, slot, qk[:, shape.heads :].to(keys.dtype))
         values.index_copy_(0, slot, heads[:, turning:].to(values.dtype))
         return qk[:, : shape.heads]
+
+    def project(
+        self, x: Tensor, qkv: Tensor, head_norm: Tensor, cos: Tensor, sin: Tensor, slot: Tensor, keys: Tensor,
+        values: Tensor, shape: Shape,
+    ) -> Tensor:  # fmt: skip
+        return self.rotate_append(self.norm_linear(x, qkv, shape.eps), head_norm, cos, sin, slot, keys, values, shape)
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, pages: Tensor, limit: Tensor, shape: Shape) -> Tensor:
         rows, width = len(pages), len(q) // len(pages)

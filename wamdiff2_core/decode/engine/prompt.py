@@ -13,7 +13,7 @@ from wamdiff2_core.decode.engine.staging import Staged
 from wamdiff2_core.decode.segment import Segment
 from wamdiff2_core.errors import ConfigError
 
-BUCKETS = (16, 32, 64, 128, 256, 512, 768, 1024, 1536, 2048, 2560, 3072, 4096, 6144, 8192)
+BUCKETS = (16, 32, 64, 128, 256, 512, 768, 1024, 1280, 1536, 1792, 2048, 2304, 2560, 3072, 4096, 6144, 8192)
 
 
 def bucket_of(length: int, buckets: Sequence[int]) -> int:

@@ -118,15 +118,14 @@ def _call_all(ops: TritonOps, rows: int, width: int) -> None:
 
     x, turns = empty(tokens, hidden), empty(tokens, size)
     keys, values = (empty(64 * ops.page_size, sizes.kv_heads, size) for _ in range(2))
-    first = weight(inner + 2 * sizes.kv_heads * size, hidden)
-    qkv = ops.norm_linear(x, first, shape.eps)
     norm, slot = empty(sizes.heads + sizes.kv_heads, size), empty(tokens, dtype=torch.int64)
-    q = ops.rotate_append(qkv, norm, turns, turns, slot, keys, values, shape)
+    heads = (weight(inner + 2 * sizes.kv_heads * size, hidden), norm, turns, turns, slot, keys, values, shape)
+    q = ops.project(x, *heads)
     pages = empty(rows, -(-sizes.places // ops.page_size), dtype=torch.int32)
     seen = ops.attend(q, keys, values, pages, empty(tokens, dtype=torch.int32), shape)
     x = ops.linear_add(seen, weight(hidden, inner), x)
     x = ops.linear_add(ops.gated(x, weight(2 * sizes.ffn, hidden), shape.eps), weight(hidden, sizes.ffn), x)
-    ops.norm_linear(x, first, shape.eps)  # the next layer's: its norm comes with x
+    ops.project(x, *heads)  # the next layer's: its norm comes with x
     if tokens <= sizes.tokens:
         x = empty(tokens, hidden)  # what is chosen from was put together anew
         head = weight(sizes.vocab, hidden)

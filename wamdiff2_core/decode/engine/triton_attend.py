@@ -40,6 +40,13 @@ def add_parts(partial, logs, at, inside, parts, D: tl.constexpr, BLOCK: tl.const
     return acc / tl.where(total == 0.0, 1.0, total)[:, None]
 
 
+@triton.jit
+def addresses(table, place, there, head, HKV: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr):
+    """Where the keys and values of one head at these places begin; of those that are not `there`, anywhere."""
+    page = tl.load(table + place // PAGE, there, other=0).to(tl.int64)
+    return ((page * PAGE + place % PAGE) * HKV + head) * D
+
+
 @triton.jit(do_not_specialize=["width", "pages_a_row"])
 def attend(
     q, keys, values, pages, limit, out, partial, logs, counter, width, pages_a_row, scale,
@@ -52,7 +59,6 @@ def attend(
     scale: of the scores, times log2(e). partial (T Hq, SPLITS, D), logs (T Hq, SPLITS): fp32 scratch if SPLITS > 1;
     counter (rows * query tiles * HKV,) int32: zeros, left as zeros.
     """
-    wait_for_inputs(PDL)
     HQ: tl.constexpr = HKV * GROUP
     split = tl.program_id(0)
     head = tl.program_id(1)
@@ -62,31 +68,35 @@ def attend(
     inside = query < width * GROUP
     token = row * width + query // GROUP
     index = token.to(tl.int64) * HQ + head * GROUP + query % GROUP
+    # Limits and pages are there since the pass began, so they need not wait for the kernel in front of this one.
     seen = tl.load(limit + token, inside, other=0)
     last = tl.max(seen, 0)
     chunk, parts = parts_of(last, BLOCK_K, SPLITS)
+    begin = split * chunk
+    end = tl.minimum(begin + chunk, last)
+    d = tl.arange(0, D)
+    n = tl.arange(0, BLOCK_K)
+    table = pages + row.to(tl.int64) * pages_a_row
+    there = begin + n < end
+    at = addresses(table, begin + n, there, head, HKV, D, PAGE)
+    wait_for_inputs(PDL)
+    let_next_begin(PDL)
     if split < parts:
-        begin = split * chunk
-        end = tl.minimum(begin + chunk, last)
-        d = tl.arange(0, D)
-        n = tl.arange(0, BLOCK_K)
         queries = tl.load(q + index[:, None] * D + d[None, :], inside[:, None], other=0.0)
         highest = tl.full((BLOCK_M,), -float("inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, D), tl.float32)
-        table = pages + row.to(tl.int64) * pages_a_row
         for start in range(begin, end, BLOCK_K):
-            place = start + n
-            there = place < end
-            page = tl.load(table + place // PAGE, there, other=0).to(tl.int64)
-            at = ((page * PAGE + place % PAGE) * HKV + head) * D
             # Slots nobody may see can hold anything, NaN too: zero before the products.
             key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
             value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
+            there = start + BLOCK_K + n < end  # the next turn's addresses, a turn ahead
+            at = addresses(table, start + BLOCK_K + n, there, head, HKV, D, PAGE)
             if WIDEN:
                 scores = tl.dot(queries.to(tl.float32), tl.trans(key.to(tl.float32)), input_precision="ieee")
             else:
                 scores = tl.dot(queries, tl.trans(key))
+            place = start + n
             scores = tl.where(place[None, :] < seen[:, None], scores * scale, -float("inf"))
             above = tl.maximum(highest, tl.max(scores, 1))
             base = tl.where(above == -float("inf"), 0.0, above)
@@ -98,7 +108,6 @@ def attend(
             else:
                 acc = tl.dot(share.to(value.dtype), value, acc * fade[:, None])
             highest = above
-        let_next_begin(PDL)
         acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
         if SPLITS == 1:
             tl.store(out + index[:, None] * D + d[None, :], acc.to(out.dtype.element_ty), inside[:, None])
@@ -123,8 +132,6 @@ def combine(
     BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Add up the parts that `attend` left, one head of one token a program. Grid: (T, HQ). GROUP divides BLOCK_M."""
-    wait_for_inputs(PDL)
-    let_next_begin(PDL)
     token = tl.program_id(0)
     row = token // width
     # The same tile of queries as in `attend`, so the same number of parts.
@@ -132,6 +139,8 @@ def combine(
     query = first + tl.arange(0, BLOCK_M)
     last = tl.max(tl.load(limit + row * width + query // GROUP, query < width * GROUP, other=0), 0)
     _, parts = parts_of(last, BLOCK_K, SPLITS)
+    wait_for_inputs(PDL)
+    let_next_begin(PDL)
     d = tl.arange(0, D)
     s = tl.arange(0, SPLITS)
     index = token.to(tl.int64) * HQ + tl.program_id(1)

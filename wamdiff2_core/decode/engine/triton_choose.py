@@ -5,7 +5,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from wamdiff2_core.decode.engine.triton_product import accumulate, let_next_begin, norm_factor, wait_for_inputs
+from wamdiff2_core.decode.engine.triton_product import (
+    accumulate,
+    let_next_begin,
+    norm_factor,
+    square_parts,
+    wait_for_inputs,
+)
 
 
 @triton.jit
@@ -49,6 +55,7 @@ def best_of_tile(
     else:
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     x_in = tokens[:, None] < T
+    parts = square_parts(squares, tokens, T, PARTS)
     for k in range(0, K, BLOCK_K):
         if K % BLOCK_K == 0:
             xs = tl.load(x_at + k, x_in, other=0.0)
@@ -61,7 +68,7 @@ def best_of_tile(
     let_next_begin(PDL)
     if FLIP:
         acc = tl.trans(acc)
-    logits = acc * norm_factor(squares, tokens, T, K, eps, PARTS)[:, None]
+    logits = acc * norm_factor(parts, K, eps)[:, None]
     if SCALED:
         logits *= tl.load(scale + rows)[None, :]
     real = (ids < V)[None, :]

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 import triton
 from torch import Tensor
 
-from wamdiff2_core.decode.engine import triton_attend, triton_choose, triton_product, triton_rotate
+from wamdiff2_core.decode.engine import triton_attend, triton_choose, triton_heads, triton_product, triton_rotate
 from wamdiff2_core.decode.engine.ops import Choice, Shape
 from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight
 from wamdiff2_core.decode.engine.triton_prompt import silu_gate
@@ -122,6 +122,14 @@ class TritonOps:
                     pairs = 2 if kind == "gated" else 1
                     floats = max(floats, tiles * cut.splits * bucket * cut.block_n * pairs)
                     counters = max(counters, tiles)
+        # The tensor cores take no fewer than 16 outputs, so a half head no smaller than that.
+        self._turned = sizes.head_dim >= 32
+        if self._turned:
+            heads = sizes.heads + 2 * sizes.kv_heads
+            for bucket in buckets:
+                cut = self._tiles("heads", heads * sizes.head_dim, sizes.hidden, bucket)
+                floats = max(floats, heads * sizes.head_dim * cut.splits * bucket)
+            counters = max(counters, heads)
         head = min(self._tiles(*sizes.products["head"], bucket).block_n for bucket in buckets)
         pieces = sizes.tokens * triton.cdiv(sizes.vocab, head)
         splits = sizes.tokens * sizes.heads * MOST_SPLITS
@@ -146,7 +154,10 @@ class TritonOps:
         self._usable = torch.empty(sizes.tokens, dtype=torch.bool, device=device)
 
     def _tiles(self, kind: str, outputs: int, inputs: int, bucket: int) -> Tiles:
-        return tiles_of(kind, outputs, inputs, bucket, self._weight_bytes, self.dtype.itemsize, self._shared)
+        return tiles_of(
+            kind, outputs, inputs, bucket, self._weight_bytes, self.dtype.itemsize, self._shared,
+            self.sizes.head_dim // 2 if kind == "heads" else 0,
+        )  # fmt: skip
 
     def _output(self, kind: str, tokens: int, width: int) -> Tensor:
         """A buffer (tokens, width). Two take turns, so that what one call returned can go into the next."""
@@ -238,6 +249,30 @@ class TritonOps:
         triton_rotate.rotate_append[(tokens, triton.cdiv(heads, block))](
             qkv, head_norm, cos, sin, slot, out, keys, values, shape.eps,
             HQ=shape.heads, HKV=shape.kv_heads, D=size, BLOCK_H=block, PDL=self._pdl, num_warps=4, **self._launch,
+        )  # fmt: skip
+        return out
+
+    def project(
+        self, x: Tensor, qkv: Weight, head_norm: Tensor, cos: Tensor, sin: Tensor, slot: Tensor, keys: Tensor,
+        values: Tensor, shape: Shape,
+    ) -> Tensor:  # fmt: skip
+        size, inputs = shape.head_dim, self.sizes.hidden
+        if len(x) > self.sizes.tokens or not self._turned:
+            heads = self.norm_linear(x, qkv, shape.eps)
+            return self.rotate_append(heads, head_norm, cos, sin, slot, keys, values, shape)
+        data, scale, scaled = self._check(x, qkv)
+        tokens, heads = len(x), shape.heads + 2 * shape.kv_heads
+        if data.shape != (heads * size, inputs) or not (cos.is_contiguous() and sin.is_contiguous()):
+            raise ValueError(f"triton kernels: expected qkv {(heads * size, inputs)}, got {tuple(data.shape)}")
+        self._check_cache(keys, values, shape)
+        out = self._output("queries", tokens, shape.heads * size).view(tokens, shape.heads, size)
+        bucket = bucket_of(tokens)
+        cut, (squares, parts) = self._tiles("heads", heads * size, inputs, bucket), self._squares_of(x)
+        triton_heads.project[(heads * 2 * cut.splits,)](
+            x, data, scale, squares, head_norm, cos, sin, slot, out, keys, values, self._partial, self._counter,
+            tokens, shape.eps, HQ=shape.heads, HKV=shape.kv_heads, D=size, K=inputs, SCALED=scaled, PARTS=parts,
+            BLOCK_M=bucket, BLOCK_K=cut.block_k, SPLITS=cut.splits, WIDEN=self._widen, PDL=self._pdl,
+            num_warps=cut.warps, num_stages=cut.stages, **self._launch,
         )  # fmt: skip
         return out
 

@@ -28,7 +28,10 @@ def let_next_begin(PDL: tl.constexpr):
 
 @triton.jit
 def wait_for_inputs(PDL: tl.constexpr):
-    """Wait until the kernels before this one have ended. Nothing may be touched earlier."""
+    """Wait until the kernel before this one has ended. What that kernel writes may not be touched earlier.
+
+    Every kernel lets the next one begin behind its own wait, so all kernels in front of the one before have ended.
+    """
     if PDL:
         cuda.gdc_wait()
 
@@ -47,13 +50,17 @@ def accumulate(x, w, acc, FLIP: tl.constexpr, WIDEN: tl.constexpr):
 
 
 @triton.jit
-def norm_factor(squares, tokens, T, K: tl.constexpr, eps, PARTS: tl.constexpr):
-    """1 / root mean square of each token, from squares (PARTS, T): sums over parts of its K numbers."""
-    SIZE: tl.constexpr = triton.next_power_of_2(PARTS)
-    part = tl.arange(0, SIZE)
+def square_parts(squares, tokens, T, PARTS: tl.constexpr):
+    """squares (PARTS, T), rounded up to a power of two: read before a product and added up behind it, nobody waits."""
+    part = tl.arange(0, triton.next_power_of_2(PARTS))
     at = squares + part[:, None] * T + tokens[None, :]
-    total = tl.sum(tl.load(at, (part[:, None] < PARTS) & (tokens[None, :] < T), other=0.0), 0)
-    return 1.0 / tl.sqrt(total / K + eps)
+    return tl.load(at, (part[:, None] < PARTS) & (tokens[None, :] < T), other=0.0)
+
+
+@triton.jit
+def norm_factor(parts, K: tl.constexpr, eps):
+    """1 / root mean square of each token, from `square_parts`: sums over parts of its K numbers."""
+    return 1.0 / tl.sqrt(tl.sum(parts, 0) / K + eps)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -72,8 +79,8 @@ def square_sums(x, squares, T, K: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.con
 
 @triton.jit
 def finish(
-    acc, acc_up, scale, squares, residual, out, tile, tokens, outputs, T, N: tl.constexpr, K: tl.constexpr, eps,
-    NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr,
+    acc, acc_up, scale, parts, squares, residual, out, tile, tokens, outputs, T, N: tl.constexpr, K: tl.constexpr,
+    eps, NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """Everything behind the sums: weight scales, norm, gate, residual; then the store. ADD: and its sums of squares."""
     inside = (tokens[:, None] < T) & (outputs[None, :] < N)
@@ -82,7 +89,7 @@ def finish(
         if GATED:
             acc_up *= tl.load(scale + N + outputs, outputs < N, other=0.0)[None, :]
     if NORM:
-        factor = norm_factor(squares, tokens, T, K, eps, PARTS)
+        factor = norm_factor(parts, K, eps)
         acc *= factor[:, None]
         if GATED:
             acc_up *= factor[:, None]
@@ -130,6 +137,9 @@ def product(
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         acc_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     x_in = tokens[:, None] < T
+    parts = 0.0
+    if NORM:
+        parts = square_parts(squares, tokens, T, PARTS)
     w_in = outputs[:, None] < N
     for k in range(0, CHUNK, BLOCK_K):
         if EVEN:
@@ -156,8 +166,8 @@ def product(
         acc_up = tl.trans(acc_up)
     if SPLITS == 1:
         finish(
-            acc, acc_up, scale, squares, residual, out, tile, tokens, outputs, T, N, K, eps,
-            NORM, GATED, ADD, SCALED, PARTS,
+            acc, acc_up, scale, parts, squares, residual, out, tile, tokens, outputs, T, N, K, eps,
+            NORM, GATED, ADD, SCALED,
         )  # fmt: skip
     else:
         AREA: tl.constexpr = BLOCK_M * BLOCK_N
@@ -180,7 +190,7 @@ def product(
                     at_up = partial + (one * 2 + 1) * AREA + inner
                     acc_up += tl.load(at_up, x_in, other=0.0, cache_modifier=".cg")
             finish(
-                acc, acc_up, scale, squares, residual, out, tile, tokens, outputs, T, N, K, eps,
-                NORM, GATED, ADD, SCALED, PARTS,
+                acc, acc_up, scale, parts, squares, residual, out, tile, tokens, outputs, T, N, K, eps,
+                NORM, GATED, ADD, SCALED,
             )  # fmt: skip
             tl.store(counter + tile, 0)

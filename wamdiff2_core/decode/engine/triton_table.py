@@ -48,47 +48,52 @@ class Chunks:
 
 
 Key = tuple[str, int, int, int, int]
-"""(kind, outputs N, inputs K, bucket, bytes of a weight); kind: norm, gated, add, choose."""
+"""(kind, outputs N, inputs K, bucket, bytes of a weight); kind: norm, gated, add, choose, heads."""
 
 TABLE: dict[Key, Tiles] = {
-    ("norm", 4096, 2048, 16, 2): Tiles(32, 128, 1, 4, 8),  # 8.4 us
+    ("heads", 4096, 2048, 16, 2): Tiles(64, 128, 2, 4, 8, True),  # 8.8 us
     ("add", 2048, 2048, 16, 2): Tiles(64, 128, 4, 4, 4, True),  # 5.7 us
     ("add", 2048, 6144, 16, 2): Tiles(64, 128, 3, 4, 6, True),  # 9.8 us
     ("gated", 6144, 2048, 16, 2): Tiles(64, 128, 1, 4, 4, True),  # 16.6 us
     ("choose", 151936, 2048, 16, 2): Tiles(128, 64, 1, 4, 8, True),  # 157.9 us
-    ("norm", 4096, 2048, 16, 1): Tiles(32, 64, 4, 4, 8),  # 8.7 us
+    ("heads", 4096, 2048, 16, 1): Tiles(64, 128, 8, 4, 3, True),  # 11.0 us
     ("add", 2048, 2048, 16, 1): Tiles(32, 64, 4, 4, 8),  # 5.6 us
     ("add", 2048, 6144, 16, 1): Tiles(32, 256, 8, 4, 4),  # 9.1 us
     ("gated", 6144, 2048, 16, 1): Tiles(32, 128, 2, 4, 6),  # 15.3 us
     ("choose", 151936, 2048, 16, 1): Tiles(128, 128, 1, 8, 4, True),  # 125.7 us
-    ("norm", 4096, 2048, 32, 2): Tiles(64, 128, 2, 4, 5, True),  # 9.3 us
-    ("add", 2048, 2048, 32, 2): Tiles(32, 128, 2, 4, 5),  # 6.3 us
-    ("add", 2048, 6144, 32, 2): Tiles(64, 128, 4, 4, 5, True),  # 10.4 us
-    ("gated", 6144, 2048, 32, 2): Tiles(64, 128, 1, 4, 5, True),  # 17.3 us
-    ("choose", 151936, 2048, 32, 2): Tiles(128, 128, 1, 4, 5, True),  # 159.8 us
-    ("norm", 4096, 2048, 32, 1): Tiles(64, 256, 4, 4, 3, True),  # 10.4 us
+    ("heads", 4096, 2048, 32, 2): Tiles(64, 256, 2, 4, 4, True),  # 9.7 us
+    ("add", 2048, 2048, 32, 2): Tiles(64, 128, 4, 4, 5, True),  # 5.7 us
+    ("add", 2048, 6144, 32, 2): Tiles(64, 128, 4, 4, 5, True),  # 9.8 us
+    ("gated", 6144, 2048, 32, 2): Tiles(64, 64, 1, 4, 6, True),  # 16.1 us
+    ("choose", 151936, 2048, 32, 2): Tiles(128, 128, 1, 4, 5, True),  # 159.5 us
+    ("heads", 4096, 2048, 32, 1): Tiles(64, 256, 4, 4, 3, True),  # 11.1 us
     ("add", 2048, 2048, 32, 1): Tiles(64, 128, 4, 4, 5, True),  # 7.0 us
     ("add", 2048, 6144, 32, 1): Tiles(64, 256, 8, 4, 3, True),  # 11.5 us
-    ("gated", 6144, 2048, 32, 1): Tiles(64, 128, 4, 4, 3, True),  # 18.8 us
+    ("gated", 6144, 2048, 32, 1): Tiles(64, 128, 4, 4, 3, True),  # 17.9 us
     ("choose", 151936, 2048, 32, 1): Tiles(128, 128, 1, 4, 3, True),  # 135.7 us
-    ("norm", 4096, 2048, 64, 2): Tiles(32, 256, 1, 4, 4),  # 9.9 us
+    ("heads", 4096, 2048, 64, 2): Tiles(64, 128, 2, 4, 6, True),  # 11.2 us
     ("add", 2048, 2048, 64, 2): Tiles(32, 128, 2, 4, 5),  # 6.5 us
     ("add", 2048, 6144, 64, 2): Tiles(64, 128, 4, 8, 4, True),  # 11.8 us
     ("gated", 6144, 2048, 64, 2): Tiles(64, 128, 1, 4, 4, True),  # 18.3 us
     ("choose", 151936, 2048, 64, 2): Tiles(128, 64, 1, 4, 3, True),  # 167.7 us
-    ("norm", 4096, 2048, 64, 1): Tiles(64, 128, 4, 4, 3, True),  # 12.4 us
+    ("heads", 4096, 2048, 64, 1): Tiles(64, 128, 2, 4, 8, True),  # 14.2 us
     ("add", 2048, 2048, 64, 1): Tiles(32, 256, 2, 4, 5),  # 8.5 us
     ("add", 2048, 6144, 64, 1): Tiles(64, 128, 4, 4, 5, True),  # 14.2 us
     ("gated", 6144, 2048, 64, 1): Tiles(32, 128, 2, 4, 3),  # 23.9 us
     ("choose", 151936, 2048, 64, 1): Tiles(128, 128, 1, 8, 3, True),  # 162.1 us
+    ("heads", 4096, 2048, 128, 2): Tiles(64, 64, 2, 8, 8, True),
+    ("add", 2048, 2048, 128, 2): Tiles(32, 64, 2, 8, 6),  # 7.9 us
+    ("add", 2048, 6144, 128, 2): Tiles(64, 64, 4, 8, 8),  # 14.5 us
+    ("gated", 6144, 2048, 128, 2): Tiles(64, 64, 1, 8, 6),  # 19.6 us
+    ("choose", 151936, 2048, 128, 2): Tiles(128, 64, 1, 8, 3),  # 193.8 us
 }
 """Measured on an H200 at the sizes of Qwen3-VL-2B, microseconds alone in a graph: `engine_kernels.py --tune`."""
 
 ATTEND: dict[tuple[int, int, int, int], Chunks] = {
-    (1, 64, 8, 128): Chunks(32, 64, 16, 4, 2, False),  # 12.9 us
-    (1, 2, 8, 128): Chunks(16, 64, 16, 4, 2, False),  # 10.0 us
-    (1, 128, 8, 128): Chunks(64, 32, 16, 4, 2, False),  # 13.5 us
-    (3, 64, 8, 128): Chunks(32, 64, 8, 4, 2, False),  # 19.6 us
+    (1, 2, 8, 128): Chunks(16, 128, 16, 4, 3, False),  # 8.2 us
+    (1, 64, 8, 128): Chunks(64, 64, 16, 4, 3, False),  # 11.4 us
+    (1, 128, 8, 128): Chunks(64, 64, 8, 4, 3, False),  # 13.9 us
+    (3, 64, 8, 128): Chunks(64, 32, 4, 4, 3, False),  # 15.8 us
 }
 """Measured cuts of attention: (rows, queries of a row and key head, key heads, head size)."""
 MOST_SPLITS = 16
@@ -107,18 +112,21 @@ def bucket_of(tokens: int) -> int:
 
 def tiles_of(
     kind: str, outputs: int, inputs: int, bucket: int, weight_bytes: int, value_bytes: int = 2,
-    shared: int = HOPPER_SHARED,
+    shared: int = HOPPER_SHARED, fixed_n: int = 0,
 ) -> Tiles:  # fmt: skip
-    """The cut of a product: measured if the table has it, derived if not. The table is for Hopper and bfloat16."""
+    """The cut of a product: measured if the table has it, derived if not. The table is for Hopper and bfloat16.
+
+    fixed_n: block_n that the kernel asks for (kind heads: half a head), 0: none.
+    """
     found = TABLE.get((kind, outputs, inputs, bucket, weight_bytes))
     if found is not None and value_bytes == 2 and shared >= HOPPER_SHARED:
         return found
-    return derive(kind, outputs, inputs, bucket, weight_bytes, value_bytes, shared)
+    return derive(kind, outputs, inputs, bucket, weight_bytes, value_bytes, shared, fixed_n)
 
 
 def derive(
     kind: str, outputs: int, inputs: int, bucket: int, weight_bytes: int, value_bytes: int = 2,
-    shared: int = HOPPER_SHARED,
+    shared: int = HOPPER_SHARED, fixed_n: int = 0,
 ) -> Tiles:  # fmt: skip
     """Enough programs for all processors, at least four turns of the loop for each, as much in flight as fits.
 
@@ -129,14 +137,14 @@ def derive(
         block_n, block_k = 32 // rows, 32
     else:
         block_n, block_k = 128 if kind == "choose" else 64, 128 if bucket <= 32 else 64
-    block_n = min(block_n, max(16, 1 << (outputs - 1).bit_length()))
+    block_n = fixed_n or min(block_n, max(16, 1 << (outputs - 1).bit_length()))
     block_k = min(block_k, max(16, 1 << (inputs - 1).bit_length()))
     tiles = -(-outputs // block_n)
     splits = 1
     if kind != "choose":
         while tiles * splits * 2 <= _PROCESSORS and inputs // (splits * 2) >= 4 * block_k:
             splits *= 2
-    warps = 8 if bucket * block_n * rows >= 128 * 128 else 4
+    warps = 8 if bucket * block_n * rows >= 128 * 128 or (kind == "heads" and bucket == 128) else 4
     turn = block_k * (rows * block_n * weight_bytes + bucket * value_bytes)
     stages = max(1, min(5, (shared - _SPARE) // turn, -(-inputs // (splits * block_k)) + 1))
     return Tiles(block_n, block_k, splits, warps, stages, flip=value_bytes == 2 and block_n >= 64)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from wamdiff2_core.decode.engine.ops import LayerWeights, Shape
-from wamdiff2_core.decode.engine.stacked import StackedLayers, stack
 from wamdiff2_core.decode.engine.triton_fp8 import Fp8Weight, quantise, quantise_layer
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
@@ -22,13 +21,12 @@ MOST_GROUP = 16  # query heads that share a key head
 class TextWeights:
     """Everything a pass reads and never writes.
 
-    embed (V, H); layers: views of `stacked`; head (V, H): the output projection with the final norm's weight multiplied
-    in; cos, sin (M, D): turns of text at positions 0 .. M - 1, where all three parts of a position are equal.
+    embed (V, H); head (V, H): the output projection with the final norm's weight multiplied in; cos, sin (M, D): turns
+    of text at positions 0 .. M - 1, where all three parts of a position are equal.
     """
 
     embed: Tensor
     layers: tuple[LayerWeights, ...]
-    stacked: StackedLayers
     head: Tensor | Fp8Weight
     cos: Tensor
     sin: Tensor
@@ -67,12 +65,10 @@ def pack(loaded: LoadedModel, positions: int, fp8: bool = False) -> TextWeights:
     places = torch.arange(positions, device=loaded.device).expand(3, 1, -1)
     cos, sin = text.rotary_emb(text.embed_tokens.weight[:1, None], places)
     layers = (_layer(layer, shape) for layer in text.layers)
-    stacked = stack((quantise_layer(layer) if fp8 else layer for layer in layers), len(text.layers))
     head = _folded(loaded.model.lm_head.weight, text.norm.weight)
     return TextWeights(
         embed=text.embed_tokens.weight,
-        layers=tuple(stacked.layer(number) for number in range(stacked.count)),
-        stacked=stacked,
+        layers=tuple(quantise_layer(layer) if fp8 else layer for layer in layers),
         head=quantise(head) if fp8 else head,
         cos=cos[0].contiguous(),
         sin=sin[0].contiguous(),
