@@ -23,17 +23,15 @@ def start(context):
 
 
 def generate_launch_description():
-    return LaunchDescription(
-        [
-            argument("checkpoint", "", "checkpoint folder; empty: the one that comes along"),
-            argument("map", "Town10HD", "Town01 and the like, or procedural:SEED"),
-            argument("seed", 0, "route, traffic and weather"),
-            argument("seconds", 60.0, "simulated seconds to drive; 0: until the route ends"),
-            argument("block_size", 32, "tokens decoded together"),
-            argument("rig", graph.share_folder("config") / "rig_three.yaml", "camera rig file"),
-            argument("params", default_parameters("demo.yaml"), "ROS parameter file"),
-            argument("out", "out/launch", "folder for the parameters as used"),
-            argument("bag", "", "folder for the bag; empty: no recording"),
-            OpaqueFunction(function=start),
-        ]
-    )
+    return LaunchDescription([
+        argument("checkpoint", "", "checkpoint folder; empty: the one that comes along"),
+        argument("map", "Town10HD", "Town01 and the like, or procedural:SEED"),
+        argument("seed", 0, "route, traffic and weather"),
+        argument("seconds", 60.0, "simulated seconds to drive; 0: until the route ends"),
+        argument("block_size", 32, "tokens decoded together"),
+        argument("rig", graph.share_folder("config") / "rig_three.yaml", "camera rig file"),
+        argument("params", default_parameters("demo.yaml"), "ROS parameter file"),
+        argument("out", "out/launch", "folder for the parameters as used"),
+        argument("bag", "", "folder for the bag; empty: no recording"),
+        OpaqueFunction(function=start),
+    ])
