@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.speed_report import PEAK_TFLOPS
+from benchmarks.speed_report import AIMS, PEAK_TFLOPS
 
 COLOURS = {"vision": "#4c78a8", "prefill": "#f2a541", "decode": "#54a24b"}
 
@@ -20,23 +20,31 @@ def stages(report: dict[str, Any], path: Path) -> bool:
         return False
     figure = Figure(figsize=(8, 0.7 * len(frames) + 1.6), layout="constrained")
     axes = figure.add_subplot()
-    for row, one in enumerate(frames.values()):
+    drawn: dict[str, Any] = {}
+    for row, (title, one) in enumerate(frames.items()):
         left = 0.0
+        whole = one["ms"]["total"]
         for name, colour in COLOURS.items():
             ms = one["ms"][name]["p50"]
-            axes.barh(row, ms, left=left, color=colour, label=name if row == 0 else None, height=0.55)
+            drawn[name] = axes.barh(row, ms, left=left, color=colour, height=0.55)
+            if ms > 0.06 * whole["p50"]:
+                axes.text(left + ms / 2, row, f"{ms:.1f}", ha="center", va="center", fontsize=9)
             left += ms
-        p99 = one["ms"]["total"]["p99"]
-        axes.plot([p99, p99], [row - 0.38, row + 0.38], color="black", label="total, p99" if row == 0 else None)
-        axes.text(max(left, p99), row, f"  p50 {one['ms']['total']['p50']:.1f} ms", va="center", fontsize=9)
+        (drawn["total, p99"],) = axes.plot([whole["p99"]] * 2, [row - 0.38, row + 0.38], color="black")
+        if title.startswith("3 "):
+            aim = AIMS["frame_ms_p99_3cams"].aim
+            (drawn["aim for p99"],) = axes.plot([aim] * 2, [row - 0.38, row + 0.38], color="#b00000", ls="--")
+            left = max(left, aim)
+        told = f"  p50 {whole['p50']:.1f}, p99 {whole['p99']:.1f}"
+        axes.text(max(left, whole["p99"]), row, told, va="center", fontsize=9)
     axes.set_yticks(
         range(len(frames)), [f"{name}\nprompt of {one['prompt']}" for name, one in frames.items()], fontsize=9
     )
     axes.invert_yaxis()
     axes.set_xlabel("ms a frame (median of each stage)")
-    axes.margins(x=0.16)
+    axes.margins(x=0.24)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside upper center", ncols=4, frameon=False)
+    figure.legend(drawn.values(), drawn.keys(), loc="outside upper center", ncols=len(drawn), frameon=False)
     _save(figure, path)
     return True
 
@@ -61,10 +69,13 @@ def roofline(report: dict[str, Any], path: Path) -> bool:
         if label == "bf16":
             for one, a, b in zip(found, x, y):
                 if one["prefix"] in (0, report["prefixes"][0]):
-                    name = f"prompt of {one['tokens']}" if one["pass"] == "first" else f"{one['tokens']}"
-                    axes.annotate(name, (a, b), xytext=(7, -11), textcoords="offset points", fontsize=8)
+                    prompt = one["pass"] == "first"
+                    name = f"prompt\n{one['tokens']:,}" if prompt else f"{one['tokens']}"
+                    place = {"xytext": (0, 8), "ha": "center"} if prompt else {"xytext": (7, -11)}
+                    axes.annotate(name, (a, b), textcoords="offset points", fontsize=8, **place)
     axes.set(xscale="log", yscale="log", xlabel="floating-point operations a byte read", ylabel="TFLOP/s", xlim=span)
-    axes.set_title("Passes of the engine; labels: tokens in a pass", fontsize=10)
+    prefixes = " and ".join(f"{prefix:,}" for prefix in report["prefixes"])
+    axes.set_title(f"Passes of the engine behind prefixes of {prefixes}; labels: tokens in a pass", fontsize=10)
     figure.legend(loc="outside lower center", frameon=False, fontsize=9)
     axes.grid(alpha=0.25)
     _save(figure, path)

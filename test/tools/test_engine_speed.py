@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import engine_speed, speed_rows  # noqa: E402
-from benchmarks.speed_report import HEADLINES, headlines, write_report  # noqa: E402
+from benchmarks.speed_report import AIMS, HEADLINES, Aim, headlines, write_report  # noqa: E402
 from benchmarks.speed_setup import TINY, Setup, quantile  # noqa: E402
 from wamdiff2_core.errors import ConfigError  # noqa: E402
 
@@ -142,10 +142,33 @@ def test_the_report_has_tables_ratios_errors_and_plots(tmp_path: Path) -> None:
     report: dict[str, Any] = {"machine": {"cpu": "c", "gpu": "NVIDIA H200"}, "commit": "a" * 40, "command": "cmd"}
     report |= {"versions": {"torch": "2", "triton": None}, "weights": "random", "prefixes": [20], "rows": rows} | WANTED
     text = write_report(report, tmp_path)
-    assert "| step_ms_b32 | 1.25 |" in text and "| B = 32 against our AR | 5.0 x |" in text
+    reached = "<= 1.5, mark 1.15 | reached, the mark **missed** |"
+    assert f"| one denoising step of 32 tokens, ms (`step_ms_b32`) | 1.25 | {reached}" in text
+    assert "| B = 32 against our B = 1, times | 5 | >= 3.5 | reached |" in text
+    assert "| B = 1, tokens/s (`tps_b1`) | 600 | >= 650 | **missed** |" in text
+    assert "(`tps_hf_eager_ar`) | 15 | baseline |" in text and "(`copy_tb_s`) | 4.2 | - |  |" in text
     assert "| bf16, narrow, B = 32 | 32 | 20 | 1.25 | 3.20 | 76% |" in text
-    assert "`ladder` failed: CaptureError: pass x" in text and "paper: 673.4" in text
+    assert "`ladder` failed: CaptureError: pass x" in text and "8 steps a block | 3,000 | 673.4 |" in text
     assert {path.name for path in tmp_path.iterdir()} == {"engine_stages.png", "engine_roofline.png"}
+
+
+def test_an_aim_counts_what_is_equal_and_looks_at_the_figure_before_rounding() -> None:
+    least, most = Aim(3.5, True), Aim(1.5, False, 1.15)
+    assert (least.verdict(3.5), least.verdict(3.499)) == ("reached", "**missed**")
+    assert most.verdict(1.5) == "reached, the mark **missed**" and most.verdict(1.501) == "**missed**"
+    assert most.verdict(1.15) == "reached, the mark too"
+    assert {name for name in AIMS if name.startswith("over_")} == AIMS.keys() - set(HEADLINES)
+
+
+def test_the_kept_figures_agree_with_their_rows_and_stand_in_results(tmp_path: Path) -> None:
+    report = json.loads((ROOT / engine_speed.OUT).read_text())
+    assert {name: report[name] for name in HEADLINES} == headlines(report["rows"]) and None not in report.values()
+    assert {row["commit"] for row in report["rows"].values()} == {report["commit"], report["machine"]["commit"]}
+    assert "H200" in report["machine"]["gpu"] and not any("error" in row for row in report["rows"].values())
+    shown = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    text = write_report(report, tmp_path)
+    told = text[text.index("| figure |") : text.index("| one pass |")].splitlines()
+    assert len(told) > 20 and all(line in shown for line in told) and f"`{report['command']}`" in shown
 
 
 def test_answers_never_end_early_and_steps_are_fixed() -> None:
