@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,9 +13,11 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.engine_quality import SETTINGS, Answer  # noqa: E402
+from benchmarks import engine_quality  # noqa: E402
+from benchmarks.engine_quality import SETTINGS, Answer, scored  # noqa: E402
 from benchmarks.quality_figures import Parting, mean_error, pair_figures, parting, partings, way_figures  # noqa: E402
 from benchmarks.quality_margins import Asked, margin, probabilities  # noqa: E402
+from benchmarks.quality_ties import leads  # noqa: E402
 from benchmarks.quality_ways import SIZES, eight_bits  # noqa: E402
 from wamdiff2_core.decode.engine.decoder import EngineDecoder  # noqa: E402
 from wamdiff2_core.driver import Driver  # noqa: E402
@@ -69,6 +72,25 @@ def test_ways_and_pairs_count_failures_and_pair_by_frame() -> None:
     assert partings([]) == {"count": 0, "ties": 0, "tie_below": 0.02}
 
 
+def test_scores_go_to_the_answers_they_belong_to(monkeypatch) -> None:
+    """A stand-in that scores a plan by where it ends; a failure between two plans has none and keeps 0."""
+
+    def ends(scene, plans: np.ndarray) -> np.ndarray:
+        told = np.full((len(plans), len(engine_quality.SCORES)), np.nan)
+        told[:, engine_quality.SCORES.index("v11_score")] = plans[:, -1, 0] / 100
+        told[:, engine_quality.SCORES.index("v2_score")] = plans[:, -1, 0] / 1000
+        return told
+
+    monkeypatch.setattr(engine_quality, "plan_scores", ends)
+    scene = SimpleNamespace(plan=np.full((8, 3), 50.0))
+    answers = [Answer((1,), LINE), Answer((2,), None, "range"), Answer((3,), 2 * LINE)]
+    near, failed, far, drive = scored(scene, 2.0, answers)  # type: ignore[arg-type]
+    assert near.pdms == pytest.approx(0.08, rel=0.1) and near.epdms == pytest.approx(near.pdms / 10)
+    assert far.pdms == pytest.approx(0.16, rel=0.1) and far.tokens == (3,)
+    assert failed == answers[1] and failed.pdms == 0.0
+    assert (drive.pdms, drive.epdms) == (0.5, 0.05)
+
+
 @pytest.fixture(scope="module")
 def driver() -> Driver:
     return Driver.from_checkpoint(ROOT / "checkpoints" / "tiny", dtype="float32")
@@ -105,6 +127,17 @@ def test_probabilities_where_answers_part_are_those_of_the_decoder(driver, asked
     chances = probabilities(driver, asked, out.tokens, 0, scaffold.ranks[place], config)[place]
     expected = float(chances[out.tokens[place]] - chances[other[place]])
     assert expected > 0.0 and margin(driver, asked, out.tokens, other, config) == pytest.approx(expected)
+
+
+def test_every_open_place_has_a_lead_and_the_surest_are_those_of_the_decoder(driver, asked) -> None:
+    config, scaffold = SETTINGS[32], driver.scaffold("plan")
+    out = driver.decoder.generate(asked.ids, asked.pixels, asked.grid, config, scaffold)
+    found = list(leads(driver, asked, out.tokens, config))
+    chances = [sure for sure, given in zip(out.confidences, scaffold.given, strict=False) if given < 0]
+    assert len(found) == len(chances) == 72 and min(found) >= 0.0
+    # All but the best share what is left: a lead is at least 2 p - 1 and at most p.
+    for lead, sure in zip((min(found), max(found)), (min(chances), max(chances)), strict=True):
+        assert 2 * sure - 1 - 1e-4 <= lead <= sure + 1e-4
 
 
 def test_widened_weights_are_the_plain_twins(driver, asked) -> None:
