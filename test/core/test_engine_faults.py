@@ -227,7 +227,7 @@ def test_kernel_sets_are_named_and_refused_where_they_cannot_run() -> None:
     """Here is no GPU: "auto" is torch, and what was asked for by name is not replaced in silence."""
     if torch.cuda.is_available():
         pytest.skip("made for machines without a GPU")
-    assert EngineDecoder(loaded(), EngineConfig(**SMALL)).kernels == "engine (torch)"
+    assert EngineDecoder(loaded(), EngineConfig(**SMALL)).kernels == "engine torch"
     with pytest.raises(ConfigError, match="triton: expected a CUDA device, got cpu"):
         EngineDecoder(loaded(), EngineConfig(**SMALL), "triton")
     with pytest.raises(ConfigError, match="expected 'auto' or one of"):
@@ -238,7 +238,7 @@ def test_weights_in_8_bits() -> None:
     model = loaded()
     small, full = (EngineDecoder(model, EngineConfig(**SMALL), name) for name in ("torch_fp8", "torch"))
     weights = small.engine.passes.weights
-    assert small.kernels == "engine (torch_fp8)" and isinstance(weights.head, Fp8Weight)
+    assert small.kernels == "engine torch_fp8" and isinstance(weights.head, Fp8Weight)
     assert all(isinstance(layer.qkv, Fp8Weight) for layer in weights.layers)
     config = DecodingConfig(8, 8, "sequential", max_new_tokens=24)
     outs = [one.generate(prompt(9)[0], config=config) for one in (small, full)]

@@ -22,6 +22,7 @@ from wamdiff2_core.decode.engine.rules import keep
 from wamdiff2_core.decode.engine.schedule import schedule
 from wamdiff2_core.decode.engine.state import Answers, Code, Seen
 from wamdiff2_core.decode.scaffold import Scaffold
+from wamdiff2_core.errors import ConfigError
 
 CPU = torch.device("cpu")
 VOCABULARY = Vocabulary(MASK, torch.tensor([EOS, 3]), 96, output_mask=False)
@@ -236,6 +237,27 @@ def test_a_pass_that_waits_would_be_seen() -> None:
         bool(torch.ones(1).any())
     with Unwaiting(), pytest.raises(AssertionError, match="waits"):
         torch.ones(3)[torch.tensor([True, False, True])]
+
+
+def test_a_call_takes_the_buffers_that_its_own_kind_was_warmed_up_with() -> None:
+    """A smaller bucket that another block size, a prefix or a draw got ready does not lead to a pass of its own."""
+    decoder = engine("next", "causal")
+    shapes = [CallShape(1, 4, 32), CallShape(1, 8, 64), CallShape(1, 8, 16, prefix=128), CallShape(2, 8, 16)]
+    decoder.engine.warm_up([*shapes, CallShape(2, 8, 64, drawn=True)])
+    passes = len(decoder.engine.graphs)
+    for size, count in ((8, 30), (4, 30), (8, 10)):
+        decoder.generate(prompt(count)[0], config=DecodingConfig(size, 2, max_new_tokens=8))
+    prefix = decoder.prefill(prompt(30, images=1)[0], *prompt(30, images=1)[1:])
+    decoder.generate(prompt(9)[0], config=DecodingConfig(8, 2, max_new_tokens=8), prefix=prefix)
+    decoder.generate([prompt(9)[0]] * 2, config=DecodingConfig(8, 2, max_new_tokens=8, temperature=1.0, seed=0))
+    assert len(decoder.engine.graphs) == passes
+
+
+def test_the_pool_has_the_pages_that_were_asked_for() -> None:
+    assert EngineConfig(rows=(1, 4), max_length=64, prefixes=2).all_pages == 6 * 4
+    assert EngineConfig(rows=(1, 64), max_length=64, pages=30).all_pages == 30
+    with pytest.raises(ConfigError, match="pages: expected at least the 4 of one row, got 3"):
+        EngineConfig(max_length=64, pages=3)
 
 
 def test_nothing_grows_after_warming_up() -> None:

@@ -61,7 +61,8 @@ class Call:
     def _run(self, lane: Lane) -> RowReports:
         """Load everything, launch passes until all rows are done or time is up, read what there is."""
         engine, drawn = self.engine, self.sampler is not None
-        prompt = engine.prompt(len(self.limits), self.segment.width, self.segment.deepstack is not None)
+        use = ("first", lane.size.block_size, drawn)
+        prompt = engine.prompt(len(self.limits), self.segment.width, self.segment.deepstack is not None, use)
         keys = engine.call_passes(lane, prompt, drawn)
         held = self.prefix.kept if self.prefix else 0
         rows = [RowRequest(*one) for one in self._requests(held)]

@@ -15,6 +15,7 @@ class EngineConfig:
     rows: batch sizes that have passes of their own; a call takes the smallest that holds it. block_sizes: which are
     allowed. max_length: most tokens of a row, prompt and answer together. max_answer: most tokens of an answer.
     page_size: tokens a page. prefixes: rows of max_length that shared prefixes may hold beside the running call.
+    pages: of all calls and prefixes together; None: enough for the largest batch of max_length each, and the prefixes.
     buckets: lengths that prompts are padded to. lookahead: launches that go out before the flags of the one before them
     are read, 0 or 1; None: 1 on a GPU, else 0. guess: most tokens of a wide pass that is launched without knowing
     whether a row waits; calls that would need more ask first. capture_images: images are encoded in passes with fixed
@@ -27,6 +28,7 @@ class EngineConfig:
     max_answer: int = 512
     page_size: int = 16
     prefixes: int = 2
+    pages: int | None = None
     buckets: tuple[int, ...] = BUCKETS
     lookahead: int | None = None
     guess: int = 128
@@ -43,8 +45,20 @@ class EngineConfig:
         for name in ("prefixes", "guess"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"engine {name}: expected an integer >= 0, got {getattr(self, name)}")
+        if self.pages is not None and self.pages < self.row_pages:
+            raise ConfigError(f"engine pages: expected at least the {self.row_pages} of one row, got {self.pages}")
         if self.lookahead not in (0, 1, None):
             raise ConfigError(f"engine lookahead: expected 0, 1 or None, got {self.lookahead}")
+
+    @property
+    def row_pages(self) -> int:
+        """Pages of a row of max_length."""
+        return -(-self.max_length // self.page_size)
+
+    @property
+    def all_pages(self) -> int:
+        """Pages of the pool, without the one that nobody owns."""
+        return self.pages or (self.rows[-1] + self.prefixes) * self.row_pages
 
 
 @dataclass(frozen=True)

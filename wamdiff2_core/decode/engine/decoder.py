@@ -43,7 +43,7 @@ class EngineDecoder(BlockDecoder):
 
     @property
     def kernels(self) -> str:
-        return f"engine ({self.engine.kernels.name})"
+        return f"engine {self.engine.kernels.name}"
 
     @torch.inference_mode()
     def prefill(

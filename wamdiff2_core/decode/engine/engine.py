@@ -26,6 +26,7 @@ from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
 from wamdiff2_core.model.vision import ImageFeatures
 
+Use = tuple[str, int, bool]  # a kind of pass: its name, its block size, whether tokens are drawn
 Encode = Callable[[LoadedModel, Tensor | None, Tensor | None], ImageFeatures | None]
 
 
@@ -51,13 +52,11 @@ class Engine:
             kernels = kernel_set(kernels, loaded, self.config)
         self.kernels = kernels
         weights = pack(loaded, self.config.max_length, kernels.fp8)
-        size = self.config.page_size
-        self.row_pages = -(-self.config.max_length // size)
-        most = max(self.config.rows)
+        self.row_pages = self.config.row_pages
         self.pool = PagePool(
             layers=len(weights.layers),
-            pages=1 + (most + self.config.prefixes) * self.row_pages,
-            page_size=size,
+            pages=1 + self.config.all_pages,
+            page_size=self.config.page_size,
             shape=weights.shape,
             device=self.device,
             dtype=self.dtype,
@@ -86,7 +85,7 @@ class Engine:
         self._lanes: dict[tuple[int, int], Lane] = {}
         self._prompts: dict[tuple[int, int, bool], PromptBuffers] = {}
         self._tables: dict[int, PageTable] = {}
-        self._warm: set[tuple[int, int, bool]] = set()
+        self._warm: set[tuple[int, int, bool, Use]] = set()
 
     @contextmanager
     def turn(self) -> Iterator[None]:
@@ -117,11 +116,15 @@ class Engine:
             self._lanes[key] = Lane(size, self.vocabulary, self.passes.following, self.device, self.dtype)
         return self._lanes[key]
 
-    def prompt(self, count: int, length: int, images: bool) -> PromptBuffers:
-        """Buffers for prompts of `count` rows of up to `length` tokens: the smallest that are warmed up, if any fit."""
+    def prompt(self, count: int, length: int, images: bool, use: Use | None = None) -> PromptBuffers:
+        """Buffers for prompts of `count` rows of up to `length` tokens: the smallest that are warmed up for this use
+
+        (None: for any), if any fit, else those of the bucket.
+        """
         rows = self.rows_of(count)
-        warm = [width for r, width, i in self._warm if (r, i) == (rows, images) and width >= length]
-        key = (rows, min(warm, default=bucket_of(length, self.config.buckets)), images)
+        warm = [width for r, width, i, u in self._warm if (r, i) == (rows, images) and use in (None, u)]
+        fitting = [width for width in warm if width >= length]
+        key = (rows, min(fitting, default=bucket_of(length, self.config.buckets)), images)
         if key not in self._prompts:
             weights = self.passes.weights
             layers = self.deepstack_layers if images else 0
@@ -162,7 +165,7 @@ class Engine:
 
     def prefill_pass(self, prompt: PromptBuffers, block_size: int) -> Hashable:
         """Key of the pass that fills a prefix; captured here if that has not been done yet."""
-        block = block_size if self.passes.by_block else 1
+        block = self._filling(block_size)[1]
         key = ("prefill", prompt.rows, prompt.width, prompt.deepstack is not None, block)
         if key not in self.graphs:
             table = self.table(prompt.rows)
@@ -180,20 +183,27 @@ class Engine:
         with self.turn():
             for shape in shapes:
                 lane = self.lane(shape.rows, shape.block_size)
-                self.call_passes(lane, self._warmed(shape.rows, shape.prompt, shape.images), shape.drawn)
+                use = ("first", shape.block_size, shape.drawn)
+                self.call_passes(lane, self._warmed(shape.rows, shape.prompt, shape.images, use), shape.drawn)
                 if shape.grids and self.encode is self.vision:
                     self.vision.prepare(shape.grids)
                 if shape.prefix:
-                    self.prefill_pass(self._warmed(1, shape.prefix, shape.prefix_images), shape.block_size)
+                    use = self._filling(shape.block_size)
+                    self.prefill_pass(self._warmed(1, shape.prefix, shape.prefix_images, use), shape.block_size)
 
-    def _warmed(self, count: int, length: int, images: bool) -> PromptBuffers:
-        self._warm.add((self.rows_of(count), bucket_of(length, self.config.buckets), images))
-        return self.prompt(count, bucket_of(length, self.config.buckets), images)
+    def _warmed(self, count: int, length: int, images: bool, use: Use) -> PromptBuffers:
+        bucket = bucket_of(length, self.config.buckets)
+        self._warm.add((self.rows_of(count), bucket, images, use))
+        return self.prompt(count, bucket, images, use)
+
+    def _filling(self, block_size: int) -> Use:
+        """The use of a pass that fills a prefix; the block size matters to block-causal context only."""
+        return "prefill", block_size if self.passes.by_block else 1, False
 
     def prefill(self, segment: Segment, pages: Sequence[Sequence[int]], block_size: int) -> None:
         """Fill pages of R rows with the keys and values of a segment (R, Q) that begins a prompt."""
         rows, width = len(segment.embeds), segment.width
-        prompt = self.prompt(rows, width, segment.deepstack is not None)
+        prompt = self.prompt(rows, width, segment.deepstack is not None, self._filling(block_size))
         key = self.prefill_pass(prompt, block_size)
         self.table(prompt.rows).load(pages)
         prompt.load(segment, [width] * rows, [0] * rows)

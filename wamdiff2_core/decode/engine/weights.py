@@ -53,7 +53,7 @@ def pack(loaded: LoadedModel, positions: int, fp8: bool = False) -> TextWeights:
     Raises ConfigError, with expected and actual, for a model that the engine cannot run.
     """
     text, config = loaded.model.model.language_model, loaded.config.text_config
-    _check(text, config)
+    check_model(text, config)
     attention = text.layers[0].self_attn
     shape = Shape(
         heads=config.num_attention_heads,
@@ -95,7 +95,8 @@ def _folded(weight: Tensor, norm: Tensor) -> Tensor:
     return (weight.float() * norm.float()).to(weight.dtype)
 
 
-def _check(text: Any, config: Any) -> None:
+def check_model(text: Any, config: Any) -> None:
+    """ConfigError, with expected and actual, for a text model that no kernel set of the engine runs."""
     if config.hidden_act != "silu":
         raise ConfigError(f"engine: expected activation silu, got {config.hidden_act}")
     size, heads, kv_heads = text.layers[0].self_attn.head_dim, config.num_attention_heads, config.num_key_value_heads
