@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,19 +15,23 @@ import numpy as np
 import torch
 
 from wamdiff2_core.decode.config import DecodingConfig
-from wamdiff2_core.decode.decoder import BlockDecoder
+from wamdiff2_core.decode.engine.config import EngineConfig
+from wamdiff2_core.decode.engine.decoder import EngineDecoder
+from wamdiff2_core.decode.pick import check_word, choose, make_decoder
 from wamdiff2_core.decode.result import DecodeResult
 from wamdiff2_core.decode.scaffold import Scaffold
 from wamdiff2_core.decode.task_scaffold import task_scaffold
 from wamdiff2_core.errors import CheckpointError, ConfigError
+from wamdiff2_core.expected import Expected
 from wamdiff2_core.model.checkpoint import LoadedModel, load_model, prompts_of
 from wamdiff2_core.model.images import ImageFormat, preprocess
 from wamdiff2_core.model.prompt import Prompt, chat_prompt, human_text
 from wamdiff2_core.model.tokenizer import TextTokenizer
 from wamdiff2_core.parallel import mapped
+from wamdiff2_core.readiness import call_shapes, engine_config, longest_prompt, longest_texts
 from wamdiff2_core.scene import Answer, Cost, Detections, Failure, FailureKind, Plan, Scene
 from wamdiff2_core.tasks import TASKS, ask, detect, plan
-from wamdiff2_core.tasks.checks import scene_problem
+from wamdiff2_core.tasks.checks import MAX_INSTRUCTION, MAX_QUESTION, scene_problem
 from wamdiff2_core.tasks.reading import Result, read_answer
 
 FRONT = "cam_front"
@@ -34,12 +40,14 @@ UPSTREAM_FORMATS = {"plan": "upstream", "detect": "qwen3vl_json", "ask": "text"}
 UPSTREAM_TOKENS = {"plan": 96, "detect": 512, "ask": 128}
 _MODULES: dict[str, ModuleType] = {"plan": plan, "detect": detect, "ask": ask}
 
+log = logging.getLogger(__name__)
+
 
 class Driver:
     """Owns the weights, the tokenizer and the decoder of one checkpoint.
 
     `decoding` may be replaced between calls; its `max_new_tokens` is not used: the checkpoint says how long
-    answers are.
+    answers are. `choice`: which decoder runs, and why.
     """
 
     def __init__(
@@ -49,10 +57,17 @@ class Driver:
         image_format: ImageFormat,
         decoding: DecodingConfig | None = None,
         limits: plan.PlanLimits | None = None,
+        kernels: str = "auto",
+        block_sizes: Sequence[int] = (),
     ) -> None:
-        """Raises CheckpointError when tokenizer, formats and model do not fit together."""
+        """kernels: one of `pick.WORDS`. "auto": the engine with Triton's kernels where they can run, else "lean".
+
+        block_sizes: that an engine must know besides 1, 4, 8, 16, 32, the checkpoint's and that of `decoding`.
+        Raises CheckpointError when tokenizer, formats and model do not fit together, ConfigError for an unknown word
+        and for an engine that cannot run the model.
+        """
+        check_word(kernels)
         self.loaded, self.tokenizer, self.image_format = loaded, tokenizer, image_format
-        self.decoder = BlockDecoder(loaded)
         self._pool = ThreadPoolExecutor(PICTURES, thread_name_prefix="pictures")
         self.limits = limits or plan.PlanLimits()
         self.decoding = decoding or DecodingConfig(block_size=32 if loaded.mask_token_id is not None else 1)
@@ -65,6 +80,10 @@ class Driver:
         self.optional_cameras: tuple[str, ...] = tuple(entry.get("optional_cameras", ()))  # scenes may lack them
         self._check_fit()
         self._scaffolds = {task: self._scaffold(task) for task in TASKS}
+        sizes = self._engine_config((*block_sizes, *entry.get("block_sizes", ()), self.decoding.block_size))
+        self.choice = choose(kernels, loaded, sizes)
+        self.decoder = make_decoder(self.choice, loaded, sizes)
+        log.info("kernels %s: %s", self.kernels, self.kernels_reason)
 
     @classmethod
     def from_checkpoint(
@@ -73,15 +92,37 @@ class Driver:
         device: str = "cpu",
         dtype: str = "float32",
         decoding: DecodingConfig | None = None,
+        kernels: str = "auto",
+        block_sizes: Sequence[int] = (),
     ) -> Driver:
-        """Loads any of the three kinds of checkpoint folder."""
+        """Loads any of the three kinds of checkpoint folder. kernels, block_sizes: see Driver."""
+        check_word(kernels)  # before the weights are read, which takes long
         loaded = load_model(folder, device=device, dtype=dtype)
-        return cls(loaded, TextTokenizer.from_folder(folder), ImageFormat.from_folder(folder), decoding)
+        tokenizer, image_format = TextTokenizer.from_folder(folder), ImageFormat.from_folder(folder)
+        return cls(loaded, tokenizer, image_format, decoding, kernels=kernels, block_sizes=block_sizes)
 
     @property
     def kernels(self) -> str:
-        """Name of the kernel set in use."""
+        """What runs: "lean", "plain", or "engine" and the name of its kernel set."""
         return self.decoder.kernels
+
+    @property
+    def kernels_reason(self) -> str:
+        """Why these: asked for, or what "auto" found."""
+        return self.choice.reason
+
+    def get_ready(self, expected: Expected | None = None) -> float:
+        """Let an engine capture all passes that `expected` needs, so that no later answer waits for one: seconds.
+
+        Other decoders are always ready. Calls of another kind still work, and get ready when they first come.
+        """
+        began = time.perf_counter()
+        if isinstance(self.decoder, EngineDecoder):
+            engine = self.decoder.engine
+            engine.warm_up(call_shapes(self, expected or Expected(), engine.config))
+            if engine.device.type == "cuda":
+                torch.cuda.synchronize(engine.device)
+        return time.perf_counter() - began
 
     def plan(self, scene: Scene) -> Plan | Failure:
         """Where to drive in the next 4 s."""
@@ -214,6 +255,19 @@ class Driver:
         if isinstance(result, Plan):
             return replace(result, log_likelihood=_log_likelihood(output.confidences))
         return result
+
+    def _engine_config(self, block_sizes: Sequence[int]) -> EngineConfig:
+        """Sizes of an engine that all that this driver can be asked fits into, texts at their longest included."""
+        form = self.image_format
+        counts = [form.max_pixels // form.unit**2]
+        if self.ours:
+            counts = [form.tokens(size) for size in self.image_sizes.values()]
+        scene = longest_texts(MAX_INSTRUCTION, MAX_QUESTION)
+        texts = [module.prompt if self.ours else module.upstream_prompt for module in _MODULES.values()]
+        lengths = [len(chat_prompt(self.tokenizer, text(scene), ()).ids) for text in texts]
+        prefixes = 3 if self.loaded.context == "block_causal" else 2  # candidates: one for each block size in turn
+        prompt = longest_prompt(counts, lengths)
+        return engine_config(prompt, self.max_new_tokens, map(int, block_sizes), prefixes)
 
     def _scaffold(self, task: str) -> Scaffold | None:
         return task_scaffold(task, self.tokenizer, self.formats[task])

@@ -196,7 +196,7 @@ def evaluate(
 
     The table costs more time than a setting: read it once for several checkpoints of equal cameras.
     """
-    driver = Driver.from_checkpoint(checkpoint, device, dtype)
+    driver = Driver.from_checkpoint(checkpoint, device, dtype, kernels="lean")  # batches of hundreds of rows
     table = data if isinstance(data, FrameTable) else load_table(data, camera_sizes(driver), frames, holdout)
     head: dict[str, object] = {"weights": fingerprint(checkpoint), "frames": table.digest, "dtype": dtype}
     head["checkpoint"] = str(checkpoint)

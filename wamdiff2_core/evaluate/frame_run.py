@@ -170,7 +170,7 @@ def _work(job: FrameJob, frame: Frame, blocks: Sequence[int]) -> list[dict]:
     first = key not in _drivers
     if first:
         torch.set_num_threads(job.threads)
-        _drivers[key] = Driver.from_checkpoint(job.checkpoint, job.device, job.dtype)
+        _drivers[key] = Driver.from_checkpoint(job.checkpoint, job.device, job.dtype, block_sizes=job.block_sizes)
     driver: Driver = _drivers[key]  # type: ignore[assignment]
     rows = []
     for block in blocks:

@@ -48,7 +48,7 @@ class HeldOutFrames:
             raise ConfigError(f"held-out frames: expected folders and at least one frame, got {self}")
 
     def __call__(self, checkpoint: Path, step: int) -> Mapping[str, float]:
-        driver = Driver.from_checkpoint(checkpoint, self.device, self.dtype)
+        driver = Driver.from_checkpoint(checkpoint, self.device, self.dtype, kernels="lean")  # see FrameBatches
         self._frames = self._frames or self._read()
         found = self._together(driver) if names_cameras(driver) else self._one_by_one(driver)
         known = {name: found[name] for name in KEPT if found[name] is not None}

@@ -158,7 +158,9 @@ def _driver(job: AskJob) -> tuple[Any, bool]:
     if fresh:
         torch.set_num_threads(job.threads)
         _drivers.clear()
-        _drivers[key] = Driver.from_checkpoint(job.checkpoint, job.device, job.dtype)
+        _drivers[key] = Driver.from_checkpoint(
+            job.checkpoint, job.device, job.dtype, block_sizes=(job.setting.block_size,)
+        )
     _drivers[key].decoding = job.setting.config()
     return _drivers[key], fresh
 

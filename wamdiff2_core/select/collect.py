@@ -272,7 +272,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             got.drawn, _numbers(got.temperatures), tuple(word for word in got.words.split(";") if word),
             tuple(int(size) for size in _numbers(got.block_sizes)), _numbers(got.paces), got.seed,
         )  # fmt: skip
-        driver = Driver.from_checkpoint(got.checkpoint, got.device, got.dtype, DECODING)
+        driver = Driver.from_checkpoint(got.checkpoint, got.device, got.dtype, DECODING, "lean")  # many rows
         arrays = collect(driver, got.data, config, load_rig(got.rig)[0], got.batch, got.workers, got.frames)
     except Wamdiff2Error as error:
         print(f"error: {error}", file=sys.stderr)

@@ -176,7 +176,8 @@ def _work(told: tuple, device: str, image: CocoImage) -> Row:
     if (checkpoint, device, dtype) not in _drivers:
         torch.set_num_threads(1)
         _drivers.clear()
-        _drivers[checkpoint, device, dtype] = Driver.from_checkpoint(checkpoint, device, dtype)
+        # lean: a batch has a row for each category, each as long as a list of boxes
+        _drivers[checkpoint, device, dtype] = Driver.from_checkpoint(checkpoint, device, dtype, kernels="lean")
     driver = _drivers[checkpoint, device, dtype]
     driver.decoding = setting.config()
     empty: Row = {"image": image.id, "detections": [], "answers_failed": {}, "other": 0, "forwards": 0, "ms": 0.0}

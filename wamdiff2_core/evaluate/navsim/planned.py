@@ -107,7 +107,9 @@ def _work(told: tuple, device: str, item: tuple[str, Mapping[str, Any], str]) ->
     if fresh:
         torch.set_num_threads(1)
         _drivers.clear()
-        _drivers[checkpoint, device, dtype] = Driver.from_checkpoint(checkpoint, device, dtype)
+        _drivers[checkpoint, device, dtype] = Driver.from_checkpoint(
+            checkpoint, device, dtype, block_sizes=(setting.block_size,)
+        )
     driver = _drivers[checkpoint, device, dtype]
     driver.decoding = setting.config()
     name, asked, seen = item
