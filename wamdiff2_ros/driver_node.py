@@ -31,6 +31,7 @@ from wamdiff2_ros.loading import (
     answer_grey,
     first_camera,
     free_memory,
+    get_ready,
     in_background,
     load_driver,
     optional_cameras,
@@ -129,6 +130,7 @@ class DriverNode(LifecycleNode):
         driver = self._make_driver(settings)
         optional_cameras(driver, settings)
         warm_up(driver, settings)
+        self.get_logger().info(get_ready(driver, settings))
         self._deadline = DeadlineMode()
         if settings.deadline_ms:
             lines = self._deadline.calibrate(settings, partial(answer_grey, driver))
@@ -288,8 +290,7 @@ class DriverNode(LifecycleNode):
             self._worker.schedule.forget("ask")
 
     def _about(self, settings: Settings) -> dict[str, str]:
-        kernels = str(getattr(self._driver, "kernels", "torch"))
-        return {"kernels": kernels, "device": settings.device, "checkpoint": settings.checkpoint}
+        return {"kernels": self._driver.kernels, "device": settings.device, "checkpoint": settings.checkpoint}
 
 
 def main(args: list[str] | None = None) -> int:

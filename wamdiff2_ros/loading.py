@@ -11,9 +11,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from wamdiff2_core.errors import ConfigError
+from wamdiff2_core.errors import ConfigError, Wamdiff2Error
+from wamdiff2_core.expected import Expected
 from wamdiff2_core.scene import Camera, Failure, FailureKind, Scene
 from wamdiff2_ros.asking import turn_dial
+from wamdiff2_ros.deadline import parse_dial
 from wamdiff2_ros.parameters import Settings
 
 T = TypeVar("T")
@@ -45,9 +47,41 @@ def load_driver(settings: Settings) -> Any:
 
         torch.set_num_threads(settings.threads)
     try:
-        return Driver.from_checkpoint(settings.checkpoint, device=settings.device, dtype=settings.dtype)
+        return Driver.from_checkpoint(
+            settings.checkpoint,
+            device=settings.device,
+            dtype=settings.dtype,
+            kernels=settings.kernels,
+            block_sizes=dial_block_sizes(settings),
+        )
     except LOADING_ERRORS as error:
         raise ConfigError(f"{settings.checkpoint} on {settings.device}: {first_line(error)}") from error
+
+
+def dial_block_sizes(settings: Settings) -> tuple[int, ...]:
+    """Block sizes that the settings name: the dial as it is set, and those of deadline mode."""
+    return tuple(sorted({settings.block_size, *(parse_dial(dial).block_size for dial in settings.deadline_dials)}))
+
+
+def get_ready(driver: Any, settings: Settings) -> str:
+    """Let an engine capture what the settings can lead to, so that turning the dial captures nothing; a log line.
+
+    Raises ConfigError if that fails.
+    """
+    expected = Expected(
+        tasks=settings.tasks,
+        together=settings.batch_tasks,
+        candidates=settings.candidates,
+        scored=settings.scorer != "none",
+        may_lack=tuple(sorted(optional_cameras(driver, settings))),
+        instruction=settings.max_instruction_length,
+        question=settings.max_question_length,
+    )
+    try:
+        seconds = driver.get_ready(expected)
+    except (Wamdiff2Error, *LOADING_ERRORS) as error:
+        raise ConfigError(f"{settings.checkpoint} on {settings.device}: getting ready: {first_line(error)}") from error
+    return f"kernels {driver.kernels} ({driver.kernels_reason}), ready after {seconds:.1f} s"
 
 
 def grey_scene(settings: Settings) -> Scene:

@@ -18,11 +18,13 @@ TASKS = ("plan", "detect", "ask")
 TRANSPORTS = ("compressed", "raw")
 RELIABILITIES = ("best_effort", "reliable")
 ON_STALE_PLAN = ("stop", "silence")
+# wamdiff2_core.decode.pick.WORDS, which would load PyTorch; a test compares them.
+KERNELS = ("auto", "lean", "plain", "engine", "torch", "torch_fp8", "triton", "triton_fp8")
 SCORERS = ("none", "likelihood", "remasked", "learned")  # of wamdiff2_core.select; "rules" wants recorded boxes
 MOST_SCORED = 32
 # Decide what is loaded and subscribed, so they are fixed from configure until cleanup.
 FIXED_AFTER_CONFIGURE = frozenset({
-    "checkpoint", "device", "dtype", "threads", "cameras", "image_transport", "rig",
+    "checkpoint", "device", "dtype", "kernels", "threads", "cameras", "image_transport", "rig",
     "image_reliability", "missing_camera", "dry_run", "twin_vision_msgs", "twin_autoware",
 })  # fmt: skip
 
@@ -34,6 +36,7 @@ class Settings:
     checkpoint: str = ""
     device: str = "cpu"
     dtype: str = "float32"
+    kernels: str = "auto"
     threads: int = 0
     cameras: tuple[str, ...] = ("cam_front", "cam_front_left", "cam_front_right")
     image_transport: str = "compressed"
@@ -113,6 +116,7 @@ class Settings:
             _one_of("image_reliability", self.image_reliability, RELIABILITIES),
             _one_of("missing_camera", self.missing_camera, MISSING_CAMERA),
             _text_within("default_instruction", self.default_instruction, self.max_instruction_length),
+            _one_of("kernels", self.kernels, KERNELS),
             _one_of("dtype", self.dtype, ("auto", "float32", "bfloat16", "float16")),
             *(_one_of("tasks", task, TASKS) for task in self.tasks),
             "" if self.tasks else "tasks: at least one is needed",
@@ -152,6 +156,10 @@ DESCRIPTIONS: dict[str, Description] = {
     "device": Description("Where the model runs: cpu, cuda, cuda:1; fixed after configure"),
     "dtype": Description(
         "Number format of the weights: float32, bfloat16, float16, or auto (bfloat16 where fast); fixed after configure"
+    ),
+    "kernels": Description(
+        "What decodes: auto (the captured engine with Triton's kernels where they can run, else lean), lean, plain, "
+        "engine, or the engine with one set: torch, torch_fp8, triton, triton_fp8; fixed after configure"
     ),
     "threads": Description("CPU threads of the model, 0: leave it to PyTorch; fixed after configure", 0, 256),
     "cameras": Description("Cameras in the order that the checkpoint was trained with; fixed after configure"),

@@ -34,12 +34,17 @@ LIMIT_S = 30.0
 class FakeDriver:
     """Answers at once, straight on at the scene's speed, and remembers what it was asked with."""
 
+    kernels, kernels_reason = "none", "nothing is computed"
+
     def __init__(self) -> None:
         self.decoding = DecodingConfig()
         self.scenes: list[Scene] = []
         self.used: list[DecodingConfig] = []
         self.results: dict[str, Any] = {}
         self.error: Exception | None = None
+
+    def get_ready(self, expected: Any) -> float:
+        return 0.0
 
     def answer(self, scene: Scene, tasks: Sequence[str]) -> Mapping[str, Any]:
         self.scenes.append(scene)
