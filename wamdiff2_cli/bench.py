@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from wamdiff2_cli.kernels import Kernels
 from wamdiff2_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def run(
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch")] = 2,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, ...")] = "float32",
+    kernels: Kernels = "auto",
     out: Annotated[Path, typer.Option(help="Result")] = Path("out/bench/bench.json"),
     write: Annotated[bool, typer.Option("--write", help="Also append to benchmarks/RESULTS.md")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else")] = False,
@@ -47,9 +49,9 @@ def run(
     folder, sizes = checkpoint_folder(checkpoint), block_sizes(blocks)
     console = Console(stderr=True, quiet=as_json)
     decoding = DecodingConfig(steps=steps, rule=rule, threshold=threshold)
-    results = _measure(folder, data, sizes, decoding, scenes, threads, (device, dtype), console)
+    results = _measure(folder, data, sizes, decoding, scenes, threads, (device, dtype, kernels), console)
     settings = {"checkpoint": str(folder), "data": str(data or TOWN), "steps": steps, "rule": rule}
-    settings |= {"threshold": threshold, "threads": threads, "device": device, "dtype": dtype}
+    settings |= {"threshold": threshold, "threads": threads, "device": device, "dtype": dtype, "kernels": kernels}
     settings["command"] = "wamdiff2 " + " ".join(sys.argv[1:])
     report = {"what": "bench", "settings": settings, "machine": machine(device), "results": results}
     write_json(out, report)
@@ -66,8 +68,8 @@ def _measure(folder, data, sizes, decoding, scenes, threads, place, console) -> 
     from wamdiff2_core.evaluate.speed import measure
 
     torch.set_num_threads(threads)
-    device, dtype = place
-    driver = Driver.from_checkpoint(folder, device, dtype, decoding)
+    device, dtype, kernels = place
+    driver = Driver.from_checkpoint(folder, device, dtype, decoding, kernels, sizes)
     chosen = _rendered(driver, scenes) if data is None else _stored(driver, data, scenes)
     results = []
     for size in track(sizes, "block sizes", console=console, disable=console.quiet):

@@ -143,7 +143,7 @@ def describe_checkpoint(folder: Path) -> str:
     millions = sum(p.numel() for p in driver.loaded.model.parameters()) / 1e6
     sizes = driver.loaded.block_diffusion.get("block_sizes", [1])
     kind, kernels = driver.loaded.kind, driver.kernels
-    return f"{folder}: {kind}, {millions:.1f} M weights, block sizes {sizes}, kernels {kernels}"
+    return f"{folder}: {kind}, {millions:.1f} M weights, block sizes {sizes}, kernels {kernels} on the CPU"
 
 
 def _engine(folder: Path | None) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from wamdiff2_cli.kernels import NodeKernels
 from wamdiff2_cli.needs_ros import check_ros
 from wamdiff2_core.errors import ConfigError
 
@@ -34,6 +35,7 @@ class DemoOptions:
     rig: Path
     out: Path
     params: Path
+    kernels: str | None = None
 
 
 def run(
@@ -47,6 +49,7 @@ def run(
     map_name: Annotated[str, typer.Option("--map", help="Town01 and the like, or procedural:SEED")] = "Town10HD",
     rig: Annotated[Path | None, typer.Option(help="Camera rig file")] = None,
     params: Annotated[Path | None, typer.Option(help="ROS parameter file")] = None,
+    kernels: NodeKernels = None,
     out: Annotated[Path, typer.Option(help="Folder for what the drive leaves behind")] = Path("out/demo"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else")] = False,
 ) -> None:
@@ -57,7 +60,7 @@ def run(
     config = graph.share_folder("config")
     options = DemoOptions(
         seconds, seed, block_size, steps, threshold, rule, checkpoint or graph.default_checkpoint(), map_name,
-        rig or config / "rig_three.yaml", out, params or config / "demo.yaml",
+        rig or config / "rig_three.yaml", out, params or config / "demo.yaml", kernels,
     )  # fmt: skip
     if not (options.checkpoint / "config.json").is_file():
         raise ConfigError(f"{options.checkpoint} is no checkpoint folder: it has no config.json")
@@ -86,6 +89,8 @@ def drive_once(options: DemoOptions, console: Console) -> tuple[float, bool]:
     world = {"map": options.map_name, "seed": options.seed, "seconds": options.seconds, "rig": rig}
     dial = {name: getattr(options, name) for name in ("block_size", "steps", "threshold", "rule")}
     own = {**dial, "cameras": cameras, "rig": rig, "checkpoint": str(options.checkpoint.resolve())}
+    if options.kernels is not None:
+        own["kernels"] = options.kernels
     clear_folder(options.out)
     nodes = graph.demo(cameras, world, own, options.out.resolve() / "bag")
     with Monitor() as monitor:

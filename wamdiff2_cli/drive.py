@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from wamdiff2_cli.kernels import NodeKernels
 from wamdiff2_cli.needs_ros import check_ros
 from wamdiff2_core.errors import ConfigError
 
@@ -26,6 +27,7 @@ def run(
     camera: Annotated[list[str] | None, typer.Option(help="Camera name; repeat it")] = None,
     params: Annotated[Path | None, typer.Option(help="ROS parameter file; default config/drive.yaml")] = None,
     follow: Annotated[bool, typer.Option(help="Also run the follower, which sends PREFIX/control")] = True,
+    kernels: NodeKernels = None,
     out: Annotated[Path, typer.Option(help="Folder for the nodes' logs")] = Path("out/drive"),
 ) -> None:
     """Run the driver on live topics. `ros2 launch wamdiff2 drive.launch.py` does the same where ROS 2 is installed."""
@@ -37,7 +39,10 @@ def run(
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is no checkpoint folder: it has no config.json")
     cameras = tuple(camera or Settings().cameras)
-    nodes = [graph.driver(prefix, cameras, {"checkpoint": str(folder.resolve()), "cameras": cameras})]
+    own: dict[str, object] = {"checkpoint": str(folder.resolve()), "cameras": cameras}
+    if kernels is not None:
+        own["kernels"] = kernels
+    nodes = [graph.driver(prefix, cameras, own)]
     if follow:
         nodes.append(graph.follower(prefix))
     watch(nodes, out / "log", params or graph.share_folder("config") / "drive.yaml")

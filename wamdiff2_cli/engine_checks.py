@@ -4,41 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wamdiff2_cli.findings import OK, OPTIONAL, Finding
-from wamdiff2_core.errors import ConfigError, Wamdiff2Error
+from wamdiff2_core.errors import Wamdiff2Error
+
+if TYPE_CHECKING:
+    from wamdiff2_core.decode.pick import Choice
 
 BUILD = "`wamdiff2 doctor --build` compiles them before the first frame does"
-PLAIN = "nothing: the engine runs its plain PyTorch operations"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """name: the kernel set that the engine takes; "none": it refuses the checkpoint. reason: why."""
-
-    name: str
-    reason: str
+LEAN = "nothing: the lean kernels run everywhere, and kernels engine runs the engine's plain PyTorch operations"
 
 
 def choice(folder: Path | None) -> Choice:
-    """What EngineDecoder(..., kernels="auto") takes on this machine for the checkpoint in `folder`."""
+    """What a driver with kernels "auto" takes on this machine's best device for the checkpoint in `folder`, and why."""
     import torch
 
-    from wamdiff2_core.decode.engine.kernel_sets import why_not_triton
+    from wamdiff2_core.decode.pick import automatic
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    problem = why_not_triton(device, torch.bfloat16)
-    if problem is None and folder is not None:
-        try:
-            _fits(folder)
-        except ConfigError as error:
-            return Choice("none", f"{folder}: {error}")
-    if problem is None:
-        return Choice("triton", f"{torch.cuda.get_device_name()}, package triton")
-    return Choice("torch", f"triton: {problem}")
+    return automatic(device, torch.bfloat16, lambda: None if folder is None else _fits(folder))
 
 
 def engine_findings(folder: Path | None) -> Iterator[Finding]:
@@ -71,12 +57,11 @@ def _fits(folder: Path) -> None:
 
 
 def _engine(found: Choice) -> Finding:
-    told = f"kernels {found.name} ({found.reason})"
-    if found.name == "torch":
-        return Finding("engine", OPTIONAL, told, f"{PLAIN}; the demo needs no more")
-    if found.name == "none":
-        return Finding("engine", OPTIONAL, told, 'take kernels="torch" for this checkpoint')
-    return Finding("engine", OK, told, BUILD)
+    import torch
+
+    if found.word == "lean":
+        return Finding("engine", OPTIONAL, f"kernels lean ({found.reason})", f"{LEAN}; the demo needs no more")
+    return Finding("engine", OK, f"kernels engine {found.word} ({found.reason}, {torch.cuda.get_device_name()})", BUILD)
 
 
 def _flashinfer() -> Iterator[Finding]:

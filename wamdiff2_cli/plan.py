@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from wamdiff2_cli.kernels import Kernels
 from wamdiff2_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def run(
     seed: Annotated[int | None, typer.Option(min=0, help="Of these draws; default: others each time")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, ...")] = "float32",
+    kernels: Kernels = "auto",
     rig: Annotated[Path | None, typer.Option(help="Camera rig file, to draw the path; default: the demo's")] = None,
     out: Annotated[Path, typer.Option(help="Picture to write")] = Path("out/plan.jpg"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else")] = False,
@@ -45,7 +47,7 @@ def run(
     from wamdiff2_core.scene import EgoState, Plan, Scene
 
     decoding = DecodingConfig(block_size=block_size, steps=steps, rule=rule, threshold=threshold)
-    driver = Driver.from_checkpoint(checkpoint_folder(checkpoint), device, dtype, decoding)
+    driver = Driver.from_checkpoint(checkpoint_folder(checkpoint), device, dtype, decoding, kernels)
     pictures = {name: read_image(path) for name, path in zip(_cameras(driver, len(images)), images)}
     scene = Scene(pictures, instruction, EgoState((speed, 0.0)), question)
     results = driver.answer(scene, ("plan", "detect", "ask") if question else ("plan", "detect"))

@@ -82,7 +82,8 @@ def _offline(
     from wamdiff2_ros.replay_run import run_offline
 
     torch.set_num_threads(stated["threads"])
-    driver = Driver.from_checkpoint(folder, stated["device"], stated["dtype"])
+    sizes = [one.block_size for one in settings]
+    driver = Driver.from_checkpoint(folder, stated["device"], stated["dtype"], block_sizes=sizes)
     return run_offline(request, driver, settings, console)
 
 

@@ -53,7 +53,7 @@ def test_without_a_gpu_the_engine_is_optional(no_gpu, micro: Path) -> None:
     found = list(engine_checks.engine_findings(micro))
     assert [one.name for one in found] == ["engine", "flashinfer"]
     assert all(one.state == "optional" and one.do for one in found)
-    assert "kernels torch" in found[0].found and "CUDA device" in found[0].found
+    assert "kernels lean" in found[0].found and "auto" in found[0].found and "CUDA device" in found[0].found
     assert "not installed" in found[1].found and flashinfer_checks.KNOWN_VERSION in found[1].do
 
 
@@ -66,7 +66,7 @@ def test_doctor_prints_it_and_the_demo_still_runs(no_gpu, micro: Path) -> None:
 
 def test_with_a_gpu_it_takes_triton(gpu, micro: Path) -> None:
     (engine, *_) = engine_checks.engine_findings(micro)
-    assert engine.state == "ok" and "kernels triton" in engine.found and "H200" in engine.found
+    assert engine.state == "ok" and "kernels engine triton" in engine.found and "H200" in engine.found
 
 
 def test_sizes_that_triton_refuses_are_told(gpu, micro: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,8 @@ def test_sizes_that_triton_refuses_are_told(gpu, micro: Path, monkeypatch: pytes
 
     monkeypatch.setattr(engine_checks, "_fits", refuse)
     (engine, *_) = engine_checks.engine_findings(micro)
-    assert engine.state == "optional" and "head size" in engine.found and 'kernels="torch"' in engine.do
+    assert engine.state == "optional" and "kernels engine" in engine.do
+    assert "kernels lean" in engine.found and "head size" in engine.found
 
 
 def test_flashinfer_is_told_line_by_line(gpu, micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
