@@ -84,5 +84,11 @@ def _planner(settings: AgentSettings) -> Planner:
 
         return TopicPlanner(settings)
     from wamdiff2_core.driver import Driver
+    from wamdiff2_core.expected import Expected
 
-    return Driver.from_checkpoint(settings.checkpoint_folder, settings.device, settings.dtype, settings.decoding())
+    decoding = settings.decoding()
+    driver = Driver.from_checkpoint(
+        settings.checkpoint_folder, settings.device, settings.dtype, decoding, settings.kernels
+    )
+    driver.get_ready(Expected(("plan",), block_sizes=(decoding.block_size,)))  # no plan's latency includes a capture
+    return driver

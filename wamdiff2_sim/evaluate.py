@@ -67,11 +67,13 @@ def _driver(job: Job):
     import torch
 
     from wamdiff2_core import DecodingConfig, Driver
+    from wamdiff2_core.readiness import BLOCK_SIZES
 
     torch.set_num_threads(1)
-    key = (job.checkpoint, job.device, job.dtype)
+    unusual = tuple({job.block_size} - set(BLOCK_SIZES))  # an engine is made for its block sizes
+    key = (job.checkpoint, job.device, job.dtype, unusual)
     if key not in _drivers:
-        _drivers[key] = Driver.from_checkpoint(job.checkpoint, device=job.device, dtype=job.dtype)
+        _drivers[key] = Driver.from_checkpoint(job.checkpoint, job.device, job.dtype, block_sizes=unusual)
     driver = _drivers[key] = _drivers.pop(key)
     while len(_drivers) > DRIVERS_KEPT:
         del _drivers[next(iter(_drivers))]

@@ -25,6 +25,7 @@ class AgentSettings:
     mode: str = "in_process"
     device: str = "cpu"
     dtype: str = "float32"
+    kernels: str = "auto"
     block_size: int = 32
     steps: int = 3
     threshold: float = 0.6
