@@ -13,8 +13,7 @@ import torch
 from wamdiff2_core import DecodingConfig, Driver, Scene
 from wamdiff2_core.decode import pick
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
-from wamdiff2_core.decode.engine.engine import Engine
-from wamdiff2_core.decode.engine.kernel_sets import KERNEL_SETS
+from wamdiff2_core.decode.engine.kernel_sets import KERNEL_SETS, why_not_triton
 from wamdiff2_core.errors import ConfigError, Wamdiff2Error
 from wamdiff2_core.expected import Expected
 from wamdiff2_core.readiness import BLOCK_SIZES, call_shapes, engine_config
@@ -216,12 +215,30 @@ def test_an_engine_that_cannot_run_the_model_raises_at_start(ours: Path, monkeyp
         driver.loaded.config.text_config.hidden_act = "silu"
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(why_not_triton(torch.device("cuda", 0), torch.float32) is not None, reason="needs Triton")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_auto_takes_the_engine_on_a_gpu_and_the_dial_captures_nothing() -> None:
+    driver = Driver.from_checkpoint(TINY, "cuda", "bfloat16")
+    assert driver.kernels == "engine triton" and "cuda" in driver.kernels_reason
+    driver.get_ready(Expected(candidates=8))
+    ready = passes(driver)
+    images = {name: np.full((high, wide, 3), 120, np.uint8) for name, (wide, high) in driver.image_sizes.items()}
+    scene = replace(SCENE, images=images)
+    for block_size in BLOCK_SIZES:
+        driver.decoding = DecodingConfig(block_size=block_size, steps=4, rule="ordered")
+        assert all(one.cost.forwards > 0 for one in driver.answer(scene).values())
+        assert driver.plan(scene).cost.forwards > 0
+        assert len(driver.plan_candidates(scene, 8, 1.0, 3)) == 8
+    assert passes(driver) == ready
+
+
 @pytest.mark.slow
-def test_the_shipped_checkpoint_plans_the_same(pair: tuple[Driver, Driver]) -> None:
+def test_the_shipped_checkpoint_plans_the_same() -> None:
     drivers = [made(TINY, kernels) for kernels in ("engine", "lean")]
     sizes = drivers[0].image_sizes
     images = {name: RNG.integers(0, 255, (high, wide, 3), dtype=np.uint8) for name, (wide, high) in sizes.items()}
     scene = replace(SCENE, images=images)
     engine, lean = ([(type(one), one.text) for one in driver.answer(scene).values()] for driver in drivers)
     assert engine == lean
-    assert isinstance(drivers[0].decoder, EngineDecoder) and isinstance(drivers[0].decoder.engine, Engine)
+    assert passes(drivers[0]) > 0
