@@ -27,7 +27,7 @@ def build(folder: Path, arch: int | None, say: Say) -> list[str]:
     text = text_config(folder)
     problems = []
     for name, steps in (
-        ("triton", partial(_triton, text, arch)),
+        ("triton", partial(_triton, folder, text, arch)),
         ("flashinfer", partial(_flashinfer, text, arch, say)),
     ):
         began, count = time.perf_counter(), 0
@@ -55,7 +55,7 @@ def architecture() -> int | None:
     return 10 * major + minor
 
 
-def _triton(text: Any, arch: int | None) -> Iterator[Done]:
+def _triton(folder: Path, text: Any, arch: int | None) -> Iterator[Done]:
     arch = arch or architecture()
     if arch is None:
         raise ConfigError("no GPU here: name the one to compile for, --arch 90 for an H100 or H200")
@@ -74,11 +74,14 @@ def _triton(text: Any, arch: int | None) -> Iterator[Done]:
             for fp8 in (False, True)
             for form in forms(config)
         }
+        beside = pool.submit(compile_beside, folder, arch)
         for done in as_completed(waiting):
             (rows, width), fp8 = waiting[done]
             count, seconds = done.result()
             kind = "8-bit" if fp8 else "bfloat16"
             yield f"{kind}, {rows} x {width} tokens, {count} kernels for sm_{arch}", seconds
+        count, seconds = beside.result()
+        yield f"prompts, images and moves, {count} kernels for sm_{arch}", seconds
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -99,6 +102,30 @@ def compile_pass(page_size: int, sizes: Any, form: tuple[int, int], fp8: bool, a
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return len(built), time.perf_counter() - began
+
+
+def compile_beside(folder: Path, arch: int) -> tuple[int, float]:
+    """(kernels, seconds) of what passes run beside their layers; in a process of its own."""
+    import torch
+
+    from wamdiff2_core.decode.blocks import Vocabulary
+    from wamdiff2_core.decode.engine.config import EngineConfig
+    from wamdiff2_core.decode.engine.triton_ahead import AbsentDevice
+    from wamdiff2_core.decode.engine.triton_beside import compile_moves, compile_prompt
+    from wamdiff2_core.model.checkpoint import read_facts
+
+    began, device, config = time.perf_counter(), AbsentDevice(arch).install(), EngineConfig()
+    facts = read_facts(folder)
+    text = facts.config.text_config
+    compile_prompt(text.intermediate_size, facts.config.vision_config)
+    vocabulary = Vocabulary(
+        facts.mask_token_id, torch.tensor(facts.eos_token_ids), text.vocab_size, facts.kind == "wam_diff2"
+    )
+    for rows in config.rows:
+        for size in config.block_sizes if facts.mask_token_id is not None else (1,):
+            following, by_block = facts.prediction == "next", facts.context == "block_causal"
+            compile_moves(config, rows, size, vocabulary, following, by_block)
+    return len(device.built), time.perf_counter() - began
 
 
 def _flashinfer(text: Any, arch: int | None, say: Say) -> Iterator[Done]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,7 +111,7 @@ def test_build_names_what_flashinfer_lacks(gpu, micro, tmp_path, monkeypatch, ho
     """A stray colon, no toolkit: a line with the cure and exit code 1, while Triton's kernels still get compiled."""
     monkeypatch.setattr(flashinfer_checks, "cuda_home", lambda environ: environ.get("CUDA_HOME") or None)
     flashinfer(monkeypatch, {"CUDA_HOME": home, "PATH": str(tmp_path), "HOME": str(tmp_path)})
-    monkeypatch.setattr(engine_build, "_triton", lambda text, arch: iter([("one pass", 1.25)]))
+    monkeypatch.setattr(engine_build, "_triton", lambda *_: iter([("one pass", 1.25)]))
     monkeypatch.setattr(
         engine_build, "text_config", lambda folder: type("Text", (), {"head_dim": flashinfer_ops.HEAD_DIMS[0]})
     )
@@ -120,7 +123,7 @@ def test_build_names_what_flashinfer_lacks(gpu, micro, tmp_path, monkeypatch, ho
 
 def test_no_nvcc_is_named(gpu, micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flashinfer(monkeypatch, {"CUDA_HOME": str(tmp_path), "PATH": str(tmp_path), "HOME": str(tmp_path)})
-    monkeypatch.setattr(engine_build, "_triton", lambda text, arch: iter(()))
+    monkeypatch.setattr(engine_build, "_triton", lambda *_: iter(()))
     monkeypatch.setattr(engine_build, "text_config", lambda folder: type("Text", (), {"head_dim": 128}))
     code, said, errors = built(micro)
     assert code == 1 and not said and len(errors) == 1 and "nvcc" in errors[0] and "install" in errors[0]
@@ -129,14 +132,14 @@ def test_no_nvcc_is_named(gpu, micro: Path, tmp_path: Path, monkeypatch: pytest.
 def test_build_succeeds_with_what_is_there(gpu, micro: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flashinfer_ops, "here", lambda: [Finding("package", True, "0.6.8")])
     monkeypatch.setattr(flashinfer_ops, "build", lambda sizes: iter([(f"attention {sizes}", 74.6)]))
-    monkeypatch.setattr(engine_build, "_triton", lambda text, arch: iter([("one pass", 0.5)]))
+    monkeypatch.setattr(engine_build, "_triton", lambda *_: iter([("one pass", 0.5)]))
     monkeypatch.setattr(engine_build, "text_config", lambda folder: type("Text", (), {"head_dim": 128}))
     code, said, errors = built(micro)
     assert code == 0 and not errors and "attention (128,): 74.6 s" in said
 
 
 def test_a_librarys_own_error_is_one_line_and_costs_the_other_nothing(gpu, micro: Path, monkeypatch) -> None:
-    def broken(text, arch):
+    def broken(*_):
         raise RuntimeError("PassManager::run failed\nand a page of it")
         yield
 
@@ -158,3 +161,17 @@ def test_arch_goes_with_build_and_checkpoints_are_named(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["doctor", "--arch", "90"]).exit_code == 2
     with pytest.raises(CheckpointError, match=str(tmp_path)):
         built(tmp_path)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_what_runs_beside_the_layers_is_built_too(micro: Path, tmp_path: Path) -> None:
+    """In a process of its own, as the build does it: moves of every lane, a prompt's gate, heads of images."""
+    code = (
+        "from pathlib import Path; from wamdiff2_cli.engine_build import compile_beside; "
+        f"print(compile_beside(Path({str(micro)!r}), 90)[0])"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environ |= {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) >= 4  # take, step, gate, turn_heads

@@ -36,6 +36,19 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
+class CheckpointFacts:
+    """What a checkpoint folder says about itself beside its weights; see LoadedModel."""
+
+    config: Qwen3VLConfig
+    kind: str
+    mask_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    prediction: str
+    context: str
+    block_diffusion: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class LoadedModel:
     """A model and what its folder says about how to use it.
 
@@ -68,6 +81,29 @@ class LoadedModel:
         return self.config.text_config.vocab_size
 
 
+def read_facts(folder: str | Path, mask_token_id: int | None = None) -> CheckpointFacts:
+    """Read a folder's JSON files, no weights. Raises CheckpointError, see `load_model`."""
+    folder = Path(folder)
+    raw = read_json(folder / "config.json")
+    kind = kind_of(raw, folder)
+    block_diffusion = block_diffusion_of(raw, kind, folder)
+    config = qwen3_vl_config(raw, folder)
+    generation = read_json(folder / "generation_config.json") if (folder / "generation_config.json").exists() else {}
+    if mask_token_id is None:
+        mask_token_id = _mask_token_id(kind, raw, generation, block_diffusion, config)
+    facts = CheckpointFacts(
+        config=config,
+        kind=kind,
+        mask_token_id=mask_token_id,
+        eos_token_ids=_eos_token_ids(raw, generation, folder),
+        prediction=block_diffusion["prediction"],
+        context=block_diffusion["context"],
+        block_diffusion=block_diffusion,
+    )
+    _check_ids(facts, folder)
+    return facts
+
+
 def load_model(
     folder: str | Path,
     device: str | torch.device = "cpu",
@@ -83,29 +119,12 @@ def load_model(
     """
     folder = Path(folder)
     device = torch_device(device)
-    raw = read_json(folder / "config.json")
-    kind = kind_of(raw, folder)
-    block_diffusion = block_diffusion_of(raw, kind, folder)
-    config = qwen3_vl_config(raw, folder)
-    generation = read_json(folder / "generation_config.json") if (folder / "generation_config.json").exists() else {}
+    facts = read_facts(folder, mask_token_id)
+    config = facts.config
     weights = read_weights(folder)
     check_weights(weights, expected_shapes(config, folder), tied=config.tie_word_embeddings, folder=folder)
     model = build(config, weights, torch_dtype(dtype, device)).to(device)
-    if mask_token_id is None:
-        mask_token_id = _mask_token_id(kind, raw, generation, block_diffusion, config)
-    loaded = LoadedModel(
-        model=model,
-        config=config,
-        kind=kind,
-        mask_token_id=mask_token_id,
-        eos_token_ids=_eos_token_ids(raw, generation, folder),
-        prediction=block_diffusion["prediction"],
-        context=block_diffusion["context"],
-        block_diffusion=block_diffusion,
-        folder=folder,
-    )
-    _check_ids(loaded)
-    return loaded
+    return LoadedModel(model=model, folder=folder, **vars(facts))
 
 
 def kind_of(raw: Mapping[str, Any], folder: Path) -> str:
@@ -268,14 +287,15 @@ def _eos_token_ids(raw: Mapping[str, Any], generation: Mapping[str, Any], folder
     raise CheckpointError(f"{folder}: expected eos_token_id in generation_config.json or config.json, got none")
 
 
-def _check_ids(loaded: LoadedModel) -> None:
+def _check_ids(facts: CheckpointFacts, folder: Path) -> None:
     """Every token id must be a row of the embedding."""
-    ids = {f"eos_token_id {i}": one for i, one in enumerate(loaded.eos_token_ids)}
-    ids["image_token_id"] = loaded.config.image_token_id
-    if loaded.mask_token_id is not None:
-        ids["mask_token_id"] = loaded.mask_token_id
+    ids = {f"eos_token_id {i}": one for i, one in enumerate(facts.eos_token_ids)}
+    ids["image_token_id"] = facts.config.image_token_id
+    if facts.mask_token_id is not None:
+        ids["mask_token_id"] = facts.mask_token_id
+    rows = facts.config.text_config.vocab_size
     for name, value in ids.items():
-        if not 0 <= value < loaded.vocab_size:
-            raise CheckpointError(f"{loaded.folder}: {name}: expected 0 to {loaded.vocab_size - 1}, got {value}")
-    if loaded.mask_token_id in loaded.eos_token_ids:
-        raise CheckpointError(f"{loaded.folder}: mask_token_id {loaded.mask_token_id} is also an end token")
+        if not 0 <= value < rows:
+            raise CheckpointError(f"{folder}: {name}: expected 0 to {rows - 1}, got {value}")
+    if facts.mask_token_id in facts.eos_token_ids:
+        raise CheckpointError(f"{folder}: mask_token_id {facts.mask_token_id} is also an end token")
