@@ -1,6 +1,6 @@
 """How the Triton kernels cut their work: a table of measured choices, and a rule for shapes nobody measured.
 
-Nothing is tuned at run time. `python benchmarks/engine_kernels.py --tune` measures on a GPU and prints the entries of
+Nothing is tuned at run time. `python benchmarks/engine_kernels.py --tune --pdl` measures on a GPU and prints the entries of
 TABLE; shapes that are not in it go by `derive`.
 """
 
@@ -87,7 +87,7 @@ TABLE: dict[Key, Tiles] = {
     ("gated", 6144, 2048, 128, 2): Tiles(64, 64, 1, 8, 6),  # 19.6 us
     ("choose", 151936, 2048, 128, 2): Tiles(128, 64, 1, 8, 3),  # 193.8 us
 }
-"""Measured on an H200 at the sizes of Qwen3-VL-2B, microseconds alone in a graph: `engine_kernels.py --tune`."""
+"""Measured on an H200 at the sizes of Qwen3-VL-2B, microseconds alone in a graph: `engine_kernels.py --tune --pdl`."""
 
 ATTEND: dict[tuple[int, int, int, int], Chunks] = {
     (1, 2, 8, 128): Chunks(16, 128, 16, 4, 3, False),  # 8.2 us
