@@ -1,7 +1,7 @@
 """How the Triton kernels cut their work: a table of measured choices, and a rule for shapes nobody measured.
 
-Nothing is tuned at run time. `python benchmarks/engine_kernels.py --tune --pdl` measures on a GPU and prints the entries of
-TABLE; shapes that are not in it go by `derive`.
+Nothing is tuned at run time. `python benchmarks/engine_kernels.py --tune --pdl` measures on a GPU and prints the
+entries of TABLE; shapes that are not in it go by `derive`.
 """
 
 from __future__ import annotations
