@@ -111,6 +111,11 @@ class Driver:
         """Why these: asked for, or what "auto" found."""
         return self.choice.reason
 
+    @property
+    def block_sizes(self) -> tuple[int, ...] | None:
+        """Block sizes that an engine was made for; None: any may be asked for."""
+        return self.decoder.engine.config.block_sizes if isinstance(self.decoder, EngineDecoder) else None
+
     def get_ready(self, expected: Expected | None = None) -> float:
         """Let an engine capture all passes that `expected` needs, so that no later answer waits for one: seconds.
 
@@ -144,6 +149,9 @@ class Driver:
             return [Failure(FailureKind.INPUT, problem)] * count
         pixels, grid = self.pixels(scene)
         prompt = self.prompt(scene, "plan", grid)
+        problem = self.too_long("plan", len(prompt.ids))
+        if problem:
+            return [Failure(FailureKind.INPUT, problem)] * count
         # All but the last token, which a model of the next token needs in each row, is shared.
         outputs = self._share(["plan"] * count, [prompt] * count, len(prompt.ids) - 1, pixels, grid, decoding)
         return [self._read(scene, "plan", *output) for output in outputs]  # type: ignore[misc]
@@ -173,9 +181,14 @@ class Driver:
         if valid:
             pixels, grid = self.pixels(requests[valid[0]][1])
             counts = self._image_tokens(grid)
-            prompts = [self._prompt(requests[index][1], requests[index][0], counts) for index in valid]
-            outputs = self._decode([requests[index][0] for index in valid], prompts, pixels, grid)
-            for index, output in zip(valid, outputs, strict=True):
+            prompts = {index: self._prompt(requests[index][1], requests[index][0], counts) for index in valid}
+            for index in valid:  # one that is too long must not take the others of its batch along
+                problem = self.too_long(requests[index][0], len(prompts[index].ids))
+                if problem:
+                    results[index] = Failure(FailureKind.INPUT, problem)
+                    del prompts[index]
+            outputs = self._decode([requests[index][0] for index in prompts], list(prompts.values()), pixels, grid)
+            for index, output in zip(prompts, outputs, strict=True):
                 task, scene = requests[index]
                 results[index] = self._read(scene, task, *output)
         return [results[index] for index in range(len(requests))]
@@ -195,6 +208,16 @@ class Driver:
     def prompt(self, scene: Scene, task: str, grid: torch.Tensor) -> Prompt:
         """What the model is told for a task on a scene whose pictures have these patches (`pixels`)."""
         return self._prompt(scene, task, self._image_tokens(grid))
+
+    def too_long(self, task: str, tokens: int, block_size: int | None = None) -> str | None:
+        """Why an engine has no room for a prompt of so many tokens and the task's answer; None: there is room.
+
+        block_size: if another than that of `decoding`. Other decoders have no such end.
+        """
+        if not isinstance(self.decoder, EngineDecoder):
+            return None
+        size = block_size or self.decoding.block_size
+        return self.decoder.engine.config.too_long(tokens, self.max_new_tokens[task], size)
 
     def pixels(self, scene: Scene) -> tuple[torch.Tensor, torch.Tensor]:
         """The scene's pictures as patches, and how many each has: pixel_values, grid_thw (images, 3)."""

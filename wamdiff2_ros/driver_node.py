@@ -29,6 +29,7 @@ from wamdiff2_ros.live_parameters import LiveParameters
 from wamdiff2_ros.loading import (
     Interrupted,
     answer_grey,
+    dial_problem,
     first_camera,
     free_memory,
     get_ready,
@@ -70,7 +71,7 @@ class DriverNode(LifecycleNode):
         self._health = Health()
         self._timers_made: list[Any] = []
         self._steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self._parameters_live = LiveParameters(self, self._settings_changed)
+        self._parameters_live = LiveParameters(self, self._settings_changed, self._dial_problem)
         self._parameters_live.warn_of_unknown()
         # Seen by the executor's next turn, so that the node answers discovery before it loads for seconds.
         self._autostart_timer = self.create_timer(0.05, self._start_by_itself, clock=self._steady)
@@ -88,6 +89,9 @@ class DriverNode(LifecycleNode):
     def _settings_changed(self, before: Settings) -> None:
         if self._listener is not None:
             self._listener.settings_changed(before)
+
+    def _dial_problem(self, settings: Settings) -> str | None:
+        return None if self._driver is None else dial_problem(self._driver, settings)
 
     # -- lifecycle ------------------------------------------------------------------------------------------------
 

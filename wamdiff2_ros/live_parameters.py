@@ -19,12 +19,15 @@ class LiveParameters:
     """`settings` is one frozen value, replaced by one assignment: a reader in another thread sees old or new, whole.
 
     `configured`: set by the node; what decides on loading is fixed then. `on_change(before)` follows every change.
+    `problem(settings)`: why what is loaded cannot do as they say, None if it can; asked before a change is taken.
     """
 
-    def __init__(self, node: Any, on_change: Callable[[Settings], None]) -> None:
+    def __init__(
+        self, node: Any, on_change: Callable[[Settings], None], problem: Callable[[Settings], str | None]
+    ) -> None:
         """Declares on `node`. Raises ConfigError or ParameterException if the values it was started with are wrong."""
         self._node = node
-        self._on_change = on_change
+        self._on_change, self._problem = on_change, problem
         self.configured = False
         self.settings = self._declare(Settings())
         self.autostart = bool(node.declare_parameter("autostart", True).value)
@@ -70,10 +73,11 @@ class LiveParameters:
     def _check(self, parameters: list[Parameter]) -> SetParametersResult:
         """Accept a set of parameters only if the settings stay valid as a whole."""
         try:
-            changed(self.settings, {p.name: p.value for p in parameters}, self.configured)
+            settings = changed(self.settings, {p.name: p.value for p in parameters}, self.configured)
         except ConfigError as error:
             return SetParametersResult(successful=False, reason=str(error))
-        return SetParametersResult(successful=True)
+        problem = self._problem(settings) if self.configured else None
+        return SetParametersResult(successful=problem is None, reason=problem or "")
 
     def _apply(self, parameters: list[Parameter]) -> None:
         before = self.settings

@@ -63,6 +63,18 @@ def dial_block_sizes(settings: Settings) -> tuple[int, ...]:
     return tuple(sorted({settings.block_size, *(parse_dial(dial).block_size for dial in settings.deadline_dials)}))
 
 
+def dial_problem(driver: Any, settings: Settings) -> str | None:
+    """Why the driver cannot decode as the settings say; None: it can. Engines know some block sizes only."""
+    sizes = driver.block_sizes
+    unknown = [] if sizes is None else [str(size) for size in dial_block_sizes(settings) if size not in sizes]
+    if not unknown:
+        return None
+    return (
+        f"block size {', '.join(unknown)}: kernels {driver.kernels} were made for {', '.join(map(str, sizes))}; "
+        "set it before configure"
+    )
+
+
 def get_ready(driver: Any, settings: Settings) -> str:
     """Let an engine capture what the settings can lead to, so that turning the dial captures nothing; a log line.
 

@@ -35,6 +35,7 @@ class FakeDriver:
     """Answers at once, straight on at the scene's speed, and remembers what it was asked with."""
 
     kernels, kernels_reason = "none", "nothing is computed"
+    block_sizes = None
 
     def __init__(self) -> None:
         self.decoding = DecodingConfig()

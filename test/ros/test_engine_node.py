@@ -63,8 +63,9 @@ def test_the_dial_turns_on_the_engine_and_captures_nothing(make_node: Make) -> N
     assert h.valid_plans()
 
 
-def test_a_block_size_that_the_engine_was_not_made_for_is_a_counted_failure(make_node: Make) -> None:
+def test_a_block_size_that_the_engine_was_not_made_for_is_refused_and_plans_go_on(make_node: Make) -> None:
     h = make_node(kernels="engine", tasks=["plan"])
+    assert h.node.set_parameters([Parameter("block_size", value=12)])[0].successful  # nothing is loaded yet
     assert h.node.trigger_configure() == TransitionCallbackReturn.SUCCESS
     assert h.node.trigger_activate() == TransitionCallbackReturn.SUCCESS
     h.wait_connected()
@@ -73,16 +74,23 @@ def test_a_block_size_that_the_engine_was_not_made_for_is_a_counted_failure(make
         h.send_odometry()
         h.send_frames(harness.CAMERAS)
 
-    def refused() -> bool:
-        told = "block_size: the engine was made for" in h.node._health.last_failure
-        return told and h.outputs["stats"][-1].failures_invalid > 0
-
     h.spin_until(h.valid_plans, "a plan", send)
-    assert h.node.set_parameters([Parameter("block_size", value=24)])[0].successful
-    h.spin_until(refused, "a failure that names the block size", send)
-    assert h.node.set_parameters([Parameter("block_size", value=8)])[0].successful
+    for name, value in (("block_size", 24), ("deadline_dials", ["8x8", "24x4"])):
+        refused = h.node.set_parameters([Parameter(name, value=value)])[0]
+        assert not refused.successful
+        assert refused.reason == (
+            "block size 24: kernels engine torch were made for 1, 4, 8, 12, 16, 32; set it before configure"
+        )
     before = len(h.valid_plans())
-    h.spin_until(lambda: len(h.valid_plans()) > before, "plans again", send)
+    assert h.node.set_parameters([Parameter("block_size", value=8)])[0].successful
+    h.spin_until(lambda: len(h.valid_plans()) > before + 1, "plans go on", send)
+    assert h.outputs["stats"][-1].failures_invalid == 0
+
+
+def test_lean_kernels_take_any_block_size(make_node: Make) -> None:
+    h = make_node(kernels="lean", tasks=["plan"])
+    assert h.node.trigger_configure() == TransitionCallbackReturn.SUCCESS
+    assert h.node.set_parameters([Parameter("block_size", value=24)])[0].successful
 
 
 @pytest.mark.parametrize("kernels", ["triton", "triton_fp8"])
@@ -104,7 +112,7 @@ def test_dials_of_deadline_mode_are_known_to_the_engine_and_the_line_says_what_r
     settings = Settings(checkpoint=TINY, kernels="torch", block_size=12, deadline_dials=("24x8", "8x8"), candidates=3)
     driver = load_driver(settings)
     assert {12, 24, *DIALS} == set(driver.decoder.engine.config.block_sizes)
-    assert get_ready(driver, settings).startswith("kernels engine torch (asked for), ready after 0.")
+    assert get_ready(driver, settings).startswith("kernels engine torch (asked for), ready after ")
     lean = load_driver(Settings(checkpoint=TINY))
     why = "auto: no engine: expected a CUDA device, got cpu"
     assert get_ready(lean, Settings(checkpoint=TINY)) == f"kernels lean ({why}), ready after 0.0 s"

@@ -14,10 +14,10 @@ from wamdiff2_core import DecodingConfig, Driver, Scene
 from wamdiff2_core.decode import pick
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
 from wamdiff2_core.decode.engine.kernel_sets import KERNEL_SETS, why_not_triton
-from wamdiff2_core.errors import ConfigError, Wamdiff2Error
+from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.expected import Expected
 from wamdiff2_core.readiness import BLOCK_SIZES, call_shapes, engine_config
-from wamdiff2_core.scene import EgoState, Plan
+from wamdiff2_core.scene import EgoState, Failure, FailureKind, Plan
 from wamdiff2_core.select.choose import Selector
 from wamdiff2_core.select.propose import ProposalConfig
 from wamdiff2_core.tasks.plan import PlanLimits
@@ -142,25 +142,32 @@ def test_cameras_that_may_be_missing_have_passes_of_their_own(ours: Path) -> Non
 def test_what_does_not_fit_is_an_error_that_says_so_and_the_next_call_runs(ours: Path) -> None:
     driver = made(ours, "torch")
     before = driver.plan(SCENE).text
-    wrong = {
-        "block_size.*24": lambda: setattr(driver, "decoding", replace(driver.decoding, block_size=24)),
-        "max_new_tokens|max_length": lambda: driver.max_new_tokens.update(plan=4000),
-    }
-    for says, spoil in wrong.items():
-        decoding, limits = driver.decoding, dict(driver.max_new_tokens)
-        spoil()
-        with pytest.raises(Wamdiff2Error, match=says):
-            driver.answer(SCENE)
-        driver.decoding = decoding
-        driver.max_new_tokens.update(limits)
-        assert driver.plan(SCENE).text == before
+    decoding = driver.decoding
+    driver.decoding = replace(decoding, block_size=24)
+    with pytest.raises(ConfigError, match="block_size.*24"):
+        driver.answer(SCENE)
+    driver.decoding = decoding
+    assert driver.plan(SCENE).text == before
     with pytest.raises(ConfigError, match="rows"):
         driver.plan_candidates(SCENE, 65)
-    with pytest.raises(ConfigError, match="max_length|prompt"):
-        driver.ask(replace(SCENE, question="\N{SNOWMAN}" * 2000))
     assert driver.plan(SCENE).text == before
     free = driver.decoder.engine.pool  # type: ignore[attr-defined]
     assert len(free.free) == free.total
+
+
+def test_a_text_with_too_many_tokens_fails_alone_and_the_others_of_its_batch_are_answered(ours: Path) -> None:
+    driver = made(ours, "torch")
+    before = {task: one.text for task, one in driver.answer(SCENE).items()}  # type: ignore[union-attr]
+    for batch in (("ask",), ("plan", "detect", "ask")):
+        results = driver.answer(replace(SCENE, question="\N{SNOWMAN}" * 2000), batch)
+        asked = results.pop("ask")
+        assert isinstance(asked, Failure) and asked.kind is FailureKind.INPUT and "max_length" in asked.message
+        assert [one.text for one in results.values()] == [before[task] for task in batch if task != "ask"]  # type: ignore[union-attr]
+    driver.max_new_tokens["plan"] = 4000  # as if the instruction had left no room
+    selected = Selector("likelihood", ProposalConfig(2)).plan(driver, SCENE)
+    for failed in (driver.plan(SCENE), *driver.plan_candidates(SCENE, 2), selected.plan):
+        assert isinstance(failed, Failure) and failed.kind is FailureKind.INPUT and "max_length" in failed.message
+    assert driver.ask(SCENE).text == before["ask"]  # type: ignore[union-attr]
 
 
 def test_as_many_candidates_as_can_be_asked_for_fit(ours: Path) -> None:

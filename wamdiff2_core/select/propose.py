@@ -101,6 +101,11 @@ def propose(driver: Driver, scene: Scene, config: ProposalConfig) -> Proposals:
     pixels, grid = driver.pixels(scene)
     scenes = [scene, *(replace(scene, instruction=words) for words in config.instructions)]
     prompts = [driver.prompt(one, "plan", grid).ids for one in scenes]
+    for size in (driver.decoding.block_size, *config.block_sizes):
+        problem = driver.too_long("plan", max(map(len, prompts)), size)
+        if problem:
+            failure = Failure(FailureKind.INPUT, problem)
+            return Proposals((failure,) * config.count, config.sources, Cost())
     shared = _common(prompts)
     prefix = driver.decoder.prefill(torch.tensor(prompts[0][:shared]), pixels, grid, driver.decoding.block_size)
     drawn = config.drawn * len(config.temperatures)

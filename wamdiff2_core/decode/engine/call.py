@@ -117,14 +117,10 @@ class Call:
         shared = held // size
         counts = []
         for length, limit, position in zip(self.lengths, self.limits, self.positions, strict=True):
-            places = held + length + -(-limit // block) * block
-            turns = position + -(-limit // block) * block
-            if max(places, turns) > self.engine.config.max_length:
-                raise ConfigError(
-                    f"max_length: the engine was made for {self.engine.config.max_length} tokens a row, "
-                    f"got {held + length} of the prompt and {limit} of the answer in blocks of {block}"
-                )
-            counts.append(pool.pages_for(places) - shared)
+            problem = self.engine.config.too_long(max(held + length, position), limit, block)
+            if problem:
+                raise ConfigError(problem)
+            counts.append(pool.pages_for(held + length + -(-limit // block) * block) - shared)
         lease = pool.lease(sum(counts))
         own, self._tables = iter(lease.pages), []
         for row, count in enumerate(counts):

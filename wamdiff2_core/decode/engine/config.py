@@ -60,6 +60,15 @@ class EngineConfig:
         """Pages of the pool, without the one that nobody owns."""
         return self.pages or (self.rows[-1] + self.prefixes) * self.row_pages
 
+    def too_long(self, prompt: int, answer: int, block_size: int) -> str | None:
+        """Why a row of so many tokens, its answer in blocks of `block_size`, does not fit; None: it fits."""
+        if prompt + -(-answer // block_size) * block_size <= self.max_length:
+            return None
+        return (
+            f"max_length: the engine was made for {self.max_length} tokens a row, "
+            f"got {prompt} of the prompt and {answer} of the answer in blocks of {block_size}"
+        )
+
 
 @dataclass(frozen=True)
 class CallShape:
