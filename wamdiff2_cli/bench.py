@@ -49,9 +49,9 @@ def run(
     folder, sizes = checkpoint_folder(checkpoint), block_sizes(blocks)
     console = Console(stderr=True, quiet=as_json)
     decoding = DecodingConfig(steps=steps, rule=rule, threshold=threshold)
-    results = _measure(folder, data, sizes, decoding, scenes, threads, (device, dtype, kernels), console)
+    results, ran = _measure(folder, data, sizes, decoding, scenes, threads, (device, dtype, kernels), console)
     settings = {"checkpoint": str(folder), "data": str(data or TOWN), "steps": steps, "rule": rule}
-    settings |= {"threshold": threshold, "threads": threads, "device": device, "dtype": dtype, "kernels": kernels}
+    settings |= {"threshold": threshold, "threads": threads, "device": device, "dtype": dtype} | ran
     settings["command"] = "wamdiff2 " + " ".join(sys.argv[1:])
     report = {"what": "bench", "settings": settings, "machine": machine(device), "results": results}
     write_json(out, report)
@@ -60,21 +60,24 @@ def run(
         append(results_file(), report)
 
 
-def _measure(folder, data, sizes, decoding, scenes, threads, place, console) -> list[dict[str, object]]:
+def _measure(folder, data, sizes, decoding, scenes, threads, place, console) -> tuple[list, dict[str, str]]:
+    """Results by block size, and which kernels ran and why: the word that was asked for may be auto."""
     import torch
     from rich.progress import track
 
     from wamdiff2_core.driver import Driver
     from wamdiff2_core.evaluate.speed import measure
+    from wamdiff2_core.expected import Expected
 
     torch.set_num_threads(threads)
     device, dtype, kernels = place
     driver = Driver.from_checkpoint(folder, device, dtype, decoding, kernels, sizes)
+    driver.get_ready(Expected(block_sizes=tuple(sizes)))  # no measured answer includes a capture
     chosen = _rendered(driver, scenes) if data is None else _stored(driver, data, scenes)
     results = []
     for size in track(sizes, "block sizes", console=console, disable=console.quiet):
         results += measure(driver, chosen, [size], decoding.steps)
-    return results
+    return results, {"kernels": driver.kernels, "kernels_reason": driver.kernels_reason}
 
 
 def _stored(driver: Driver, data: Path, count: int) -> list[Scene]:

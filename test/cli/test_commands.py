@@ -4,6 +4,7 @@ import json
 import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 from wamdiff2_cli import bench, checks, doctor, main
 from wamdiff2_cli.main import app
 from wamdiff2_core.errors import CheckpointError, ConfigError, DataError, Wamdiff2Error
+from wamdiff2_core.evaluate import speed
 from wamdiff2_sim import evaluate as closed_loop
 
 
@@ -165,10 +167,39 @@ def test_bench_measures_stored_frames_and_appends(micro: Path, shards: Path, tmp
     report = json.loads(run("bench", "--checkpoint", micro, *options, "--out", tmp_path / "b.json", "--json"))
     (row,) = report["results"]
     assert row["scenes"] == 2 and row["total_ms"] > 0 and report["machine"]["cores"] >= 1
+    assert report["settings"]["kernels"] == "lean" and report["settings"]["kernels_reason"].startswith("auto: ")
     for _ in range(2):
         bench.append(tmp_path / "RESULTS.md", report)
     text = (tmp_path / "RESULTS.md").read_text()
     assert text.count("# Measured speed") == 1 and text.count("| plan ms |") == 2
+
+
+def test_bench_gets_an_engine_ready_before_it_measures(
+    micro: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[int] = []
+    measure = speed.measure
+
+    def watched(driver: Any, *arguments: Any) -> list[dict[str, object]]:
+        graphs = driver.decoder.engine.graphs
+        passes.append(len(graphs))
+        results = measure(driver, *arguments)
+        passes.append(len(graphs))
+        return results
+
+    monkeypatch.setattr(speed, "measure", watched)
+    options = ("--data", shards, "--scenes", 1, "--block-sizes", "8,12", "--steps", 2, "--kernels", "torch")
+    report = json.loads(run("bench", "--checkpoint", micro, *options, "--out", tmp_path / "b.json", "--json"))
+    assert report["settings"]["kernels"] == "engine torch" and report["settings"]["kernels_reason"] == "asked for"
+    assert len(passes) == 4 and len(set(passes)) == 1 and passes[0] > 0
+
+
+def test_a_wrong_word_for_kernels_is_refused_before_results_are_cleared(tmp_path: Path) -> None:
+    kept = tmp_path / "summary.json"
+    kept.write_text("{}")
+    for command in ("demo", "drive"):
+        assert "--kernels: expected one of auto, lean" in str(refused(command, "--kernels", "fast", "--out", tmp_path))
+    assert kept.is_file()
 
 
 def test_train_names_the_recipes() -> None:

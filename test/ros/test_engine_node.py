@@ -115,7 +115,7 @@ def test_dials_of_deadline_mode_are_known_to_the_engine_and_the_line_says_what_r
     assert get_ready(driver, settings).startswith("kernels engine torch (asked for), ready after ")
     lean = load_driver(Settings(checkpoint=TINY))
     why = "auto: no engine: expected a CUDA device, got cpu"
-    assert get_ready(lean, Settings(checkpoint=TINY)) == f"kernels lean ({why}), ready after 0.0 s"
+    assert get_ready(lean, Settings(checkpoint=TINY)).startswith(f"kernels lean ({why}), ready after ")
 
 
 def test_getting_ready_that_fails_is_one_line_with_the_folder() -> None:
