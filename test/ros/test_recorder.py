@@ -191,9 +191,10 @@ def test_kill_9_loses_nothing_that_was_written_and_closed_files_stay_whole(
 def test_a_full_disk_is_told_and_recording_goes_on_when_there_is_room(
     tmp_path: Path, senders: Senders, record: Any
 ) -> None:
-    with small_disk(tmp_path / "disk", "6m") as disk:
-        (disk / "ballast").write_bytes(bytes(3 * 2**20))
-        recorder = record(disk / "bag", queue_mb=1)
+    with small_disk(tmp_path / "disk", "8m") as disk:
+        (disk / "ballast").write_bytes(bytes(5 * 2**20))
+        # Room to wait in: a busy processor must not make the recorder drop anything before the disk is full.
+        recorder = record(disk / "bag", queue_mb=2)
         pictures = senders.publisher(UInt8MultiArray, "/made/pictures")
         send = lambda: pictures.publish(UInt8MultiArray(data=bytes(100_000)))  # noqa: E731
         error = DiagnosticStatus.ERROR
@@ -201,7 +202,9 @@ def test_a_full_disk_is_told_and_recording_goes_on_when_there_is_room(
         assert "full" in senders.said.message
         dropped = "dropped /made/pictures (disk full)"
         senders.until(lambda: dropped in senders.values(), "what is dropped is told by topic", send)
-        assert read(disk / "bag"), "what there is can be read now"
+        # It says that the disk is full, then finishes the file.
+        senders.until((disk / "bag" / "metadata.yaml").is_file, "what there is can be read now", send)
+        assert read(disk / "bag")
         (disk / "ballast").unlink()
         senders.until(lambda: senders.said.level == DiagnosticStatus.WARN, "recording goes on")
         written = int(senders.values()["written"])
