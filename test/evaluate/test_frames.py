@@ -2,16 +2,18 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from wamdiff2_core.driver import Driver
 from wamdiff2_core.errors import CheckpointError, ConfigError, DataError
 from wamdiff2_core.evaluate import frame_run
 from wamdiff2_core.evaluate.frame_figures import figures
-from wamdiff2_core.evaluate.frames import read_frames, read_image, read_prompt
+from wamdiff2_core.evaluate.frames import Frame, read_frames, read_image, read_prompt
 from wamdiff2_core.evaluate.tables import cells, markdown, merged_markdown, read_report
 from wamdiff2_core.scene import EgoState
 from wamdiff2_core.tasks import plan
@@ -52,6 +54,27 @@ def test_what_is_missing_is_named(tmp_path: Path, micro: Path) -> None:
         frame_run.FrameJob(tmp_path, tmp_path, tmp_path / "x.json")
     with pytest.raises(ConfigError, match="block sizes"):
         frame_run.FrameJob(micro, tmp_path, tmp_path / "x.json", block_sizes=())
+
+
+def test_on_an_engine_each_job_has_its_block_sizes_and_no_measured_frame_captures(
+    micro: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame_run, "_drivers", {})
+    monkeypatch.setattr(Driver, "from_checkpoint", partial(Driver.from_checkpoint, kernels="torch"))
+    captured: list[int] = []
+    answer_frame = frame_run.answer_frame
+
+    def watched(driver: Driver, frame: Frame) -> dict[str, object]:
+        before = len(driver.decoder.engine.graphs)  # type: ignore[attr-defined]
+        row = answer_frame(driver, frame)
+        captured.append(len(driver.decoder.engine.graphs) - before)  # type: ignore[attr-defined]
+        return row
+
+    monkeypatch.setattr(frame_run, "answer_frame", watched)
+    for sizes in ((8, 12), (24,)):
+        job = frame_run.FrameJob(micro, shards, tmp_path / f"{len(sizes)}.json", sizes, steps=2, frames=1)
+        assert [row["block_size"] for row in frame_run.run(job, QUIET, kind_of)["results"]] == list(sizes)  # type: ignore
+    assert [count > 0 for count in captured] == [True, False] * 3  # the call before the measured one captures
 
 
 def test_a_run_can_be_gone_on_with(micro: Path, shards: Path, tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def _answered(job: AskJob, todo: Sequence[tuple[str, Question]]) -> Iterator[Row
                 future.cancel()
 
 
-_drivers: dict[tuple[str, str, str], Any] = {}  # one per process: loading a checkpoint costs more than an answer
+_drivers: dict[tuple[str, str, str, int], Any] = {}  # one per process: loading a checkpoint costs more than an answer
 
 
 def _driver(job: AskJob) -> tuple[Any, bool]:
@@ -153,7 +153,7 @@ def _driver(job: AskJob) -> tuple[Any, bool]:
 
     from wamdiff2_core.driver import Driver
 
-    key = (str(job.checkpoint), job.device, job.dtype)
+    key = (str(job.checkpoint), job.device, job.dtype, job.setting.block_size)  # an engine is made for its block sizes
     fresh = key not in _drivers
     if fresh:
         torch.set_num_threads(job.threads)

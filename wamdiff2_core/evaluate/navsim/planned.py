@@ -103,14 +103,13 @@ def _work(told: tuple, device: str, item: tuple[str, Mapping[str, Any], str]) ->
     from wamdiff2_core.evaluate.navsim.devkit import poses_of
 
     checkpoint, setting, dtype = told
-    fresh = (checkpoint, device, dtype) not in _drivers
+    key = (checkpoint, device, dtype, setting.block_size)  # an engine is made for its block sizes
+    fresh = key not in _drivers
     if fresh:
         torch.set_num_threads(1)
         _drivers.clear()
-        _drivers[checkpoint, device, dtype] = Driver.from_checkpoint(
-            checkpoint, device, dtype, block_sizes=(setting.block_size,)
-        )
-    driver = _drivers[checkpoint, device, dtype]
+        _drivers[key] = Driver.from_checkpoint(checkpoint, device, dtype, block_sizes=(setting.block_size,))
+    driver = _drivers[key]
     driver.decoding = setting.config()
     name, asked, seen = item
     row = {"id": name, "seen": seen, "plan": None, "failure": None, "forwards": 0, "total_ms": 0.0}
