@@ -51,9 +51,12 @@ def agent(checkpoint: str | Path, device: str = "cpu", dtype: str = "float32", s
 
         def initialize(self) -> None:
             from wamdiff2_core.driver import Driver
+            from wamdiff2_core.expected import Expected
 
-            self._driver = Driver.from_checkpoint(checkpoint, device=device, dtype=dtype)
-            sensors(self._driver.cameras)
+            driver = Driver.from_checkpoint(checkpoint, device=device, dtype=dtype)
+            sensors(driver.cameras)
+            driver.get_ready(Expected(("plan",), block_sizes=(driver.decoding.block_size,)))  # nothing captures later
+            self._driver = driver
 
         def get_sensor_config(self) -> Any:
             if self._driver is None:
