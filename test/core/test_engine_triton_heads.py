@@ -100,3 +100,6 @@ def test_what_does_not_fit_is_refused() -> None:
         ops.project(x, qkv[:128], *rest, *caches(32, FP32), shape)
     with pytest.raises(ValueError, match="cache"):
         ops.project(x, qkv, *rest, *caches(64, FP32), shape)
+    head_norm, cos, sin, slot = rest
+    with pytest.raises(ValueError, match="contiguous"):
+        ops.project(x, qkv, head_norm, cos.T.contiguous().T, sin, slot, *caches(32, FP32), shape)

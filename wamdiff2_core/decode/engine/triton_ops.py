@@ -262,8 +262,10 @@ class TritonOps:
             return self.rotate_append(heads, head_norm, cos, sin, slot, keys, values, shape)
         data, scale, scaled = self._check(x, qkv)
         tokens, heads = len(x), shape.heads + 2 * shape.kv_heads
-        if data.shape != (heads * size, inputs) or not (cos.is_contiguous() and sin.is_contiguous()):
+        if data.shape != (heads * size, inputs):
             raise ValueError(f"triton kernels: expected qkv {(heads * size, inputs)}, got {tuple(data.shape)}")
+        if not all(one.is_contiguous() for one in (head_norm, cos, sin, slot)):
+            raise ValueError("triton kernels: expected contiguous head_norm, cos, sin and slot")
         self._check_cache(keys, values, shape)
         out = self._output("queries", tokens, shape.heads * size).view(tokens, shape.heads, size)
         bucket = bucket_of(tokens)
