@@ -38,21 +38,26 @@ class Disk:
         return not self.why_not
 
     def shrink(self) -> None:
-        """Leave next to no room: the disk is full after a moment of recording."""
+        """Leave next to no room: the disk is full after a moment of recording. OSError if it cannot be resized."""
         self._leave(LEFT_KB)
 
     def grow(self) -> None:
-        """Room again."""
+        """Room again. OSError if it cannot be resized."""
         self._leave(ROOM_MB * 1024)
 
     def _leave(self, free_kb: int) -> None:
-        used_kb = shutil.disk_usage(self.folder).used // 1024
-        self._resize(f"{used_kb + free_kb}k")
-
-    def _resize(self, size: str) -> None:
-        problem = self._mount("-o", f"remount,size={size}", str(self.folder))
+        # Between looking and resizing others may write more than is to be left, and less than is used is refused.
+        problem = self._resize(free_kb)
+        while problem and free_kb < ROOM_MB * 1024:
+            free_kb *= 2
+            problem = self._resize(free_kb)
         if problem:
             raise OSError(problem)
+
+    def _resize(self, free_kb: int) -> str:
+        """What stands in the way; empty if as much is free now."""
+        size_kb = shutil.disk_usage(self.folder).used // 1024 + free_kb
+        return self._mount("-o", f"remount,size={size_kb}k", str(self.folder))
 
     def _mount(self, *arguments: str) -> str:
         """What `mount` complains about; empty if it worked."""
