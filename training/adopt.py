@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from wamdiff2_core.distill.checkpoint import SIDE_FILES
-from wamdiff2_core.driver import UPSTREAM_FORMATS, UPSTREAM_TOKENS
+from wamdiff2_core.driver import UPSTREAM_FORMATS
 from wamdiff2_core.errors import CheckpointError, Wamdiff2Error
+from wamdiff2_core.kernel_choice import UPSTREAM_TOKENS
 from wamdiff2_core.model.checkpoint import UPSTREAM_MASK_TOKEN_ID, block_diffusion_of, kind_of, read_json
 from wamdiff2_core.model.tokenizer import TextTokenizer
 from wamdiff2_core.model.weights import INDEX, SINGLE

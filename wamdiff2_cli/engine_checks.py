@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wamdiff2_cli.findings import OK, OPTIONAL, Finding
 from wamdiff2_core.errors import Wamdiff2Error
@@ -21,10 +21,13 @@ def choice(folder: Path | None) -> Choice:
     """What a driver with kernels "auto" takes on this machine's best device for the checkpoint in `folder`, and why."""
     import torch
 
-    from wamdiff2_core.decode.pick import automatic
+    from wamdiff2_core.decode.pick import decide
+    from wamdiff2_core.kernel_choice import foresee
 
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return automatic(device, torch.bfloat16, lambda: None if folder is None else _fits(folder))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if folder is None:  # what can run here is known without
+        return decide("auto", torch.device(device), torch.bfloat16, None)
+    return foresee(folder, device, "bfloat16").choice
 
 
 def engine_findings(folder: Path | None) -> Iterator[Finding]:
@@ -39,21 +42,6 @@ def engine_findings(folder: Path | None) -> Iterator[Finding]:
     else:
         yield _engine(found)
     yield from _flashinfer()
-
-
-def text_config(folder: Path) -> Any:
-    """transformers' config of a checkpoint's text model, without its weights. Raises CheckpointError."""
-    from wamdiff2_core.model.checkpoint import qwen3_vl_config, read_json
-
-    return qwen3_vl_config(read_json(folder / "config.json"), folder).text_config
-
-
-def _fits(folder: Path) -> None:
-    """ConfigError if Triton's kernels are not made for the checkpoint's sizes."""
-    from wamdiff2_core.decode.engine.config import EngineConfig
-    from wamdiff2_core.decode.engine.kernel_sets import triton_sizes
-
-    triton_sizes(text_config(folder), EngineConfig())
 
 
 def _engine(found: Choice) -> Finding:

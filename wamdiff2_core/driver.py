@@ -15,29 +15,28 @@ import numpy as np
 import torch
 
 from wamdiff2_core.decode.config import DecodingConfig
-from wamdiff2_core.decode.engine.config import EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
-from wamdiff2_core.decode.pick import check_word, choose, make_decoder
+from wamdiff2_core.decode.pick import check_word, choose, make_decoder, needs_an_engine
 from wamdiff2_core.decode.result import DecodeResult
 from wamdiff2_core.decode.scaffold import Scaffold
 from wamdiff2_core.decode.task_scaffold import task_scaffold
 from wamdiff2_core.errors import CheckpointError, ConfigError
 from wamdiff2_core.expected import Expected
+from wamdiff2_core.kernel_choice import Foreseen, answer_tokens, engine_sizes, foresee
 from wamdiff2_core.model.checkpoint import LoadedModel, load_model, prompts_of
 from wamdiff2_core.model.images import ImageFormat, preprocess
 from wamdiff2_core.model.prompt import Prompt, chat_prompt, human_text
 from wamdiff2_core.model.tokenizer import TextTokenizer
 from wamdiff2_core.parallel import mapped
-from wamdiff2_core.readiness import call_shapes, engine_config, longest_prompt, longest_texts
+from wamdiff2_core.readiness import call_shapes
 from wamdiff2_core.scene import Answer, Cost, Detections, Failure, FailureKind, Plan, Scene
 from wamdiff2_core.tasks import TASKS, ask, detect, plan
-from wamdiff2_core.tasks.checks import MAX_INSTRUCTION, MAX_QUESTION, scene_problem
+from wamdiff2_core.tasks.checks import scene_problem
 from wamdiff2_core.tasks.reading import Result, read_answer
 
 FRONT = "cam_front"
 PICTURES = 1  # thread that resizes them, beside the one that asks
 UPSTREAM_FORMATS = {"plan": "upstream", "detect": "qwen3vl_json", "ask": "text"}
-UPSTREAM_TOKENS = {"plan": 96, "detect": 512, "ask": 128}
 _MODULES: dict[str, ModuleType] = {"plan": plan, "detect": detect, "ask": ask}
 
 log = logging.getLogger(__name__)
@@ -74,14 +73,16 @@ class Driver:
         entry = loaded.block_diffusion
         self.ours = prompts_of(loaded.kind, entry, loaded.folder) == "wamdiff2-1"
         self.formats: dict[str, str] = {**UPSTREAM_FORMATS, **entry.get("answer_formats", {})}
-        self.max_new_tokens: dict[str, int] = {**UPSTREAM_TOKENS, **entry.get("max_new_tokens", {})}
+        self.max_new_tokens = answer_tokens(entry)
         self.image_sizes = {name: (int(w), int(h)) for name, (w, h) in entry.get("image_sizes", {}).items()}
         self.cameras: tuple[str, ...] = tuple(entry.get("cameras", (FRONT,)))
         self.optional_cameras: tuple[str, ...] = tuple(entry.get("optional_cameras", ()))  # scenes may lack them
         self._check_fit()
         self._scaffolds = {task: self._scaffold(task) for task in TASKS}
-        sizes = self._engine_config((*block_sizes, *entry.get("block_sizes", ()), self.decoding.block_size))
+        known = (*block_sizes, self.decoding.block_size)
+        sizes = engine_sizes(loaded, tokenizer, image_format, known, loaded.folder)
         self.choice = choose(kernels, loaded, sizes)
+        self._foreseen = Foreseen(self.choice, sizes)
         self.decoder = make_decoder(self.choice, loaded, sizes)
         log.info("kernels %s: %s", self.kernels, self.kernels_reason)
 
@@ -96,7 +97,9 @@ class Driver:
         block_sizes: Sequence[int] = (),
     ) -> Driver:
         """Loads any of the three kinds of checkpoint folder. kernels, block_sizes: see Driver."""
-        check_word(kernels)  # before the weights are read, which takes long
+        check_word(kernels)
+        if needs_an_engine(kernels):
+            foresee(folder, device, dtype, kernels, block_sizes)  # refused before the weights are read
         loaded = load_model(folder, device=device, dtype=dtype)
         tokenizer, image_format = TextTokenizer.from_folder(folder), ImageFormat.from_folder(folder)
         return cls(loaded, tokenizer, image_format, decoding, kernels=kernels, block_sizes=block_sizes)
@@ -139,10 +142,11 @@ class Driver:
         """`count` plans drawn for one scene at this temperature, in one batch behind one pass over the prompt.
 
         The first plans of a larger `count` are those of a smaller one with the same seed. seed None: others each time.
-        Raises ConfigError for settings that cannot be.
+        Raises ConfigError for settings that cannot be, and for more than an engine is made for (64).
         """
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ConfigError(f"count: expected an integer >= 1, got {count!r}")
+        self._foreseen.check_candidates(count)
         decoding = replace(self.decoding, temperature=temperature, seed=seed)
         problem = scene_problem(scene, "plan", self.required(scene))
         if problem:
@@ -278,19 +282,6 @@ class Driver:
         if isinstance(result, Plan):
             return replace(result, log_likelihood=_log_likelihood(output.confidences))
         return result
-
-    def _engine_config(self, block_sizes: Sequence[int]) -> EngineConfig:
-        """Sizes of an engine that all that this driver can be asked fits into, texts at their longest included."""
-        form = self.image_format
-        counts = [form.max_pixels // form.unit**2]
-        if self.ours:
-            counts = [form.tokens(size) for size in self.image_sizes.values()]
-        scene = longest_texts(MAX_INSTRUCTION, MAX_QUESTION)
-        texts = [module.prompt if self.ours else module.upstream_prompt for module in _MODULES.values()]
-        lengths = [len(chat_prompt(self.tokenizer, text(scene), ()).ids) for text in texts]
-        prefixes = 3 if self.loaded.context == "block_causal" else 2  # candidates: one for each block size in turn
-        prompt = longest_prompt(counts, lengths)
-        return engine_config(prompt, self.max_new_tokens, map(int, block_sizes), prefixes)
 
     def _scaffold(self, task: str) -> Scaffold | None:
         return task_scaffold(task, self.tokenizer, self.formats[task])

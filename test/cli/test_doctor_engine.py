@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +19,14 @@ from typer.testing import CliRunner
 
 from wamdiff2_cli import engine_build, engine_checks
 from wamdiff2_cli.main import app
+from wamdiff2_core import Driver, kernel_choice
+from wamdiff2_core.decode import pick
 from wamdiff2_core.decode.engine import flashinfer_checks, flashinfer_ops
 from wamdiff2_core.decode.engine.config import EngineConfig
+from wamdiff2_core.decode.engine.decoder import EngineDecoder
 from wamdiff2_core.decode.engine.flashinfer_checks import Finding, findings
-from wamdiff2_core.errors import CheckpointError, ConfigError
+from wamdiff2_core.decode.pick import TextModel
+from wamdiff2_core.errors import CheckpointError
 
 HOPPER = (9, 0)
 
@@ -36,13 +44,20 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "NVIDIA H200")
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: find("json" if name == "triton" else name))
-    monkeypatch.setattr(engine_checks, "_fits", lambda folder: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(pick, "triton_sizes", lambda config, sizes: None)
 
 
 def flashinfer(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], capability=HOPPER) -> None:
     """FlashInfer is installed, and the environment is this one."""
     found = findings(capability, environ, flashinfer_checks.KNOWN_VERSION)
     monkeypatch.setattr(flashinfer_ops, "here", lambda: found)
+
+
+def head_of(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """The checkpoint's heads have this size."""
+    text = SimpleNamespace(head_dim=size)
+    monkeypatch.setattr(kernel_choice, "text_model", lambda folder: SimpleNamespace(config=text))
 
 
 def built(micro: Path, *options: object) -> tuple[int, str, list[str]]:
@@ -70,16 +85,6 @@ def test_doctor_prints_it_and_the_demo_still_runs(no_gpu, micro: Path) -> None:
 def test_with_a_gpu_it_takes_triton(gpu, micro: Path) -> None:
     (engine, *_) = engine_checks.engine_findings(micro)
     assert engine.state == "ok" and "kernels engine triton" in engine.found and "H200" in engine.found
-
-
-def test_sizes_that_triton_refuses_are_told(gpu, micro: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(folder: Path) -> None:
-        raise ConfigError("expected a head size of 16, got 24")
-
-    monkeypatch.setattr(engine_checks, "_fits", refuse)
-    (engine, *_) = engine_checks.engine_findings(micro)
-    assert engine.state == "optional" and "kernels engine" in engine.do
-    assert "kernels lean" in engine.found and "head size" in engine.found
 
 
 def test_flashinfer_is_told_line_by_line(gpu, micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +117,7 @@ def test_build_names_what_flashinfer_lacks(gpu, micro, tmp_path, monkeypatch, ho
     monkeypatch.setattr(flashinfer_checks, "cuda_home", lambda environ: environ.get("CUDA_HOME") or None)
     flashinfer(monkeypatch, {"CUDA_HOME": home, "PATH": str(tmp_path), "HOME": str(tmp_path)})
     monkeypatch.setattr(engine_build, "_triton", lambda *_: iter([("one pass", 1.25)]))
-    monkeypatch.setattr(
-        engine_build, "text_config", lambda folder: type("Text", (), {"head_dim": flashinfer_ops.HEAD_DIMS[0]})
-    )
+    head_of(monkeypatch, flashinfer_ops.HEAD_DIMS[0])
     code, said, errors = built(micro)
     assert code == 1 and "triton: one pass: 1.2 s" in said and "triton: done after" in said
     assert len(errors) == 1 and errors[0].startswith("wamdiff2: flashinfer: ") and told in errors[0]
@@ -124,7 +127,7 @@ def test_build_names_what_flashinfer_lacks(gpu, micro, tmp_path, monkeypatch, ho
 def test_no_nvcc_is_named(gpu, micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flashinfer(monkeypatch, {"CUDA_HOME": str(tmp_path), "PATH": str(tmp_path), "HOME": str(tmp_path)})
     monkeypatch.setattr(engine_build, "_triton", lambda *_: iter(()))
-    monkeypatch.setattr(engine_build, "text_config", lambda folder: type("Text", (), {"head_dim": 128}))
+    head_of(monkeypatch, 128)
     code, said, errors = built(micro)
     assert code == 1 and not said and len(errors) == 1 and "nvcc" in errors[0] and "install" in errors[0]
 
@@ -133,7 +136,7 @@ def test_build_succeeds_with_what_is_there(gpu, micro: Path, monkeypatch: pytest
     monkeypatch.setattr(flashinfer_ops, "here", lambda: [Finding("package", True, "0.6.8")])
     monkeypatch.setattr(flashinfer_ops, "build", lambda sizes: iter([(f"attention {sizes}", 74.6)]))
     monkeypatch.setattr(engine_build, "_triton", lambda *_: iter([("one pass", 0.5)]))
-    monkeypatch.setattr(engine_build, "text_config", lambda folder: type("Text", (), {"head_dim": 128}))
+    head_of(monkeypatch, 128)
     code, said, errors = built(micro)
     assert code == 0 and not errors and "attention (128,): 74.6 s" in said
 
@@ -146,15 +149,48 @@ def test_a_librarys_own_error_is_one_line_and_costs_the_other_nothing(gpu, micro
     monkeypatch.setattr(flashinfer_ops, "here", lambda: [Finding("package", True, "0.6.8")])
     monkeypatch.setattr(flashinfer_ops, "build", lambda sizes: iter([("attention", 1.0)]))
     monkeypatch.setattr(engine_build, "_triton", broken)
-    monkeypatch.setattr(engine_build, "text_config", lambda folder: type("Text", (), {"head_dim": 128}))
+    head_of(monkeypatch, 128)
     code, said, errors = built(micro)
     assert code == 1 and errors == ["wamdiff2: triton: RuntimeError: PassManager::run failed"]
     assert "flashinfer: attention: 1.0 s" in said
 
 
 def test_all_lanes_are_compiled_for() -> None:
-    config = EngineConfig(rows=(1, 3), block_sizes=(1, 32))
-    assert engine_build.forms(config) == [(r, w) for r in (1, 3) for w in (1, 2, 32, 64)]
+    config = EngineConfig(rows=(1, 3), block_sizes=(1, 32), max_length=40, buckets=(16, 32, 64))
+    widths = (1, 2, 16, 17, 32, 33, 48, 64)  # steps of 1, 2, 32, 64; prompts of 16 and 32, alone and with a block
+    assert engine_build.forms(config) == [(rows, width) for rows in (1, 3) for width in widths]
+    parts = engine_build.parts(config, (16, 128))
+    assert parts["up to 16 tokens"] == [(1, 1), (1, 2), (1, 16), (3, 1), (3, 2)]
+    assert parts["more than 128 tokens"] == [(3, 48), (3, 64)]
+    assert sorted(form for part in parts.values() for form in part) == engine_build.forms(config)
+
+
+def test_what_is_compiled_is_what_a_driver_of_the_checkpoint_runs(gpu, micro, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine of the checkpoint's driver, its rows for candidates and its lengths; not an engine of other sizes."""
+    seen: list[Any] = []
+
+    def look(folder: Path, model: TextModel, arch: int | None) -> Iterator[tuple[str, float]]:
+        seen.append(model.sizes)
+        return iter(())
+
+    monkeypatch.setattr(engine_build, "_triton", look)
+    assert built(micro)[0] == 0
+    driver = Driver.from_checkpoint(micro, kernels="torch")
+    assert isinstance(driver.decoder, EngineDecoder) and seen == [driver.decoder.engine.config]
+    forms = engine_build.forms(seen[0])
+    assert {rows for rows, _ in forms} == {1, 4, 16, 64} and (64, 64) in forms
+
+
+def test_a_model_that_no_engine_runs_is_told_instead_of_compiled(micro, tmp_path, monkeypatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: find("json" if name == "triton" else name))
+    folder = tmp_path / "biased"
+    shutil.copytree(micro, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["attention_bias"] = True
+    (folder / "config.json").write_text(json.dumps(config))
+    code, _, errors = built(folder, "--arch", 90)
+    assert code == 1 and len(errors) == 1 and "without biases" in errors[0]
 
 
 def test_arch_goes_with_build_and_checkpoints_are_named(tmp_path: Path) -> None:
@@ -168,10 +204,35 @@ def test_what_runs_beside_the_layers_is_built_too(micro: Path, tmp_path: Path) -
     """In a process of its own, as the build does it: moves of every lane, a prompt's gate, heads of images."""
     code = (
         "from pathlib import Path; from wamdiff2_cli.engine_build import compile_beside; "
-        f"print(compile_beside(Path({str(micro)!r}), 90)[0])"
+        f"from wamdiff2_core.kernel_choice import text_model; folder = Path({str(micro)!r}); "
+        "print(compile_beside(folder, text_model(folder).sizes, 90)[0])"
     )
     environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environ |= {"TRITON_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) >= 4  # take, step, gate, turn_heads
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+def test_after_a_build_no_pass_of_the_engine_compiles_anything(micro: Path, tmp_path: Path) -> None:
+    """One part, and then its passes again in the same process, with what draws candidates: no kernel is new."""
+    code = (
+        "from wamdiff2_cli import engine_build as b; from wamdiff2_core.kernel_choice import text_model; "
+        "from wamdiff2_core.decode.engine.kernel_sets import triton_sizes; import torch; "
+        "from wamdiff2_core.decode.engine import triton_ahead as ahead; "
+        f"m = text_model({str(micro)!r}); sizes = triton_sizes(m.config, m.sizes); "
+        "part = b.parts(m.sizes, (16,))['up to 16 tokens']; "
+        "first = b.compile_passes(16, sizes, part, False, 90)[0]; "
+        "device = ahead.AbsentDevice(90).install(); "
+        "ops = ahead.TritonOps(16, sizes, device='meta', pdl=True); "
+        "e = lambda *n: torch.empty(*n, dtype=torch.bfloat16, device='meta'); "
+        "ops.norm_linear(e(16, sizes.hidden), e(sizes.vocab, sizes.hidden), 1e-6); "
+        "print(first, len(device.built))"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environ |= {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr[-2000:]
+    compiled, missed = map(int, done.stdout.split())
+    assert compiled > 5 and missed == 0

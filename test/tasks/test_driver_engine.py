@@ -103,7 +103,7 @@ def test_other_checkpoints_see_one_picture_at_its_own_size(
 
 def test_once_ready_the_dial_captures_nothing(ours: Path) -> None:
     driver = made(ours, "engine")
-    assert driver.kernels == "engine torch" and driver.choice == pick.Choice("engine", "asked for")
+    assert driver.kernels == "engine torch" and driver.choice.word == "torch" and "no Triton" in driver.choice.reason
     assert passes(driver) == 0
     seconds = driver.get_ready(Expected(candidates=5, scored=True))
     ready = passes(driver)
@@ -148,7 +148,7 @@ def test_what_does_not_fit_is_an_error_that_says_so_and_the_next_call_runs(ours:
         driver.answer(SCENE)
     driver.decoding = decoding
     assert driver.plan(SCENE).text == before
-    with pytest.raises(ConfigError, match="rows"):
+    with pytest.raises(ConfigError, match="candidates"):
         driver.plan_candidates(SCENE, 65)
     assert driver.plan(SCENE).text == before
     free = driver.decoder.engine.pool  # type: ignore[attr-defined]
@@ -187,7 +187,7 @@ def test_words(ours: Path) -> None:
     assert {"auto", "lean", "plain", "engine", *KERNEL_SETS} == set(pick.WORDS)
     assert made(ours, "plain").kernels == "plain"
     assert made(ours, "torch_fp8").kernels == "engine torch_fp8"
-    with pytest.raises(ConfigError, match="kernels: expected one of auto, .*triton_fp8; got 'fast'"):
+    with pytest.raises(ConfigError, match="kernels: expected one of auto, .*triton_fp8.*; got 'fast'"):
         Driver.from_checkpoint("no folder", kernels="fast")  # said before anything is read
     for word in ("triton", "triton_fp8"):
         with pytest.raises(ConfigError, match="CUDA device"):
@@ -198,18 +198,6 @@ def test_auto_on_a_cpu_is_lean_and_says_why(ours: Path) -> None:
     driver = Driver.from_checkpoint(ours)
     assert driver.kernels == "lean" and "CUDA device" in driver.choice.reason
     assert driver.get_ready() >= 0.0 and driver.block_sizes is None and driver.too_long("ask", 10**6) is None
-
-
-def test_auto_takes_the_engine_where_triton_can_run_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pick, "why_not_triton", lambda device, dtype: None)
-    device = torch.device("cuda")
-    assert pick.automatic(device, torch.bfloat16, lambda: None).word == "triton"
-
-    def refuse() -> None:
-        raise ConfigError("expected a head size of 16, got 24")
-
-    refused = pick.automatic(device, torch.bfloat16, refuse)
-    assert refused.word == "lean" and "head size" in refused.reason
 
 
 def test_an_engine_that_cannot_run_the_model_raises_at_start(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:

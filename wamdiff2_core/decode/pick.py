@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -17,14 +18,32 @@ from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
 
 WORDS = ("auto", *BLOCK_SETS, "engine", *KERNEL_SETS)
+WAY_OUT = "kernels auto takes what can run"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """word: "lean" or "plain" (BlockDecoder), "engine", or the name of an engine's kernel set. reason: why this one."""
+    """word: "lean" or "plain" (BlockDecoder), or the name of an engine's kernel set. reason: why this one."""
 
     word: str
     reason: str
+
+    @property
+    def kernels(self) -> str:
+        """As a decoder names itself: "lean", "plain", or "engine" and the name of its kernel set."""
+        return named(self.word)
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """What is to decode. text: transformers' text model, whose weights may lie on "meta"; config: its text_config;
+
+    sizes: of an engine for it.
+    """
+
+    text: Any
+    config: Any
+    sizes: EngineConfig
 
 
 def check_word(word: str) -> None:
@@ -33,37 +52,68 @@ def check_word(word: str) -> None:
         raise ConfigError(f"kernels: expected one of {', '.join(WORDS)}; got {word!r}")
 
 
+def named(word: str) -> str:
+    """How a decoder made for the word of a Choice names itself."""
+    return word if word in BLOCK_SETS else f"engine {word}"
+
+
+def needs_an_engine(word: str) -> bool:
+    """Whether the word asks for an engine whatever is there: then it may be refused."""
+    return word not in ("auto", *BLOCK_SETS)
+
+
 def choose(word: str, loaded: LoadedModel, config: EngineConfig) -> Choice:
-    """What the word stands for with this model, where it lives. ConfigError for an unknown word."""
-    check_word(word)
-    if word != "auto":
-        return Choice(word, "asked for")
-
-    def fits() -> None:
-        check_model(loaded.model.model.language_model, loaded.config.text_config)
-        triton_sizes(loaded.config.text_config, config)
-
-    return automatic(loaded.device, loaded.model.model.language_model.embed_tokens.weight.dtype, fits)
+    """What the word stands for with this model, where it lives; see `decide`."""
+    text = loaded.model.model.language_model
+    model = TextModel(text, loaded.config.text_config, config)
+    return decide(word, loaded.device, text.embed_tokens.weight.dtype, model)
 
 
-def automatic(device: torch.device, dtype: torch.dtype, fits: Callable[[], None]) -> Choice:
-    """What "auto" stands for: the engine with Triton's kernels where they can run the model, else the lean kernels.
+def decide(word: str, device: torch.device, dtype: torch.dtype, model: TextModel | None) -> Choice:
+    """What the word stands for with such a model on the device: the one place where that is decided.
 
-    fits: raises ConfigError for a model that they are not made for; asked only where there is a GPU.
+    "auto": the engine with Triton's kernels where they can run the model, else the lean kernels; "engine": the engine
+    with Triton's kernels on a device that has them, else with plain PyTorch. model: None where none is known yet.
+    Raises ConfigError, with a way out, for an unknown word and for an engine that cannot run.
     """
-    problem = why_not_triton(device, dtype)
-    if problem is None:
-        try:
-            fits()
-        except ConfigError as error:
-            problem = str(error)
-    if problem is None:
+    check_word(word)
+    if word in BLOCK_SETS:
+        return Choice(word, "asked for")
+    elsewhere = why_not_triton(device, dtype)
+    if word == "auto":
+        problem = elsewhere or why_not("triton", model)
+        if problem:
+            return Choice("lean", f"auto: no engine: {problem}")
         return Choice("triton", f"auto: {device} and the package triton")
-    return Choice("lean", f"auto: no engine: {problem}")
+    chosen, reason = word, "asked for"
+    if word == "engine":
+        chosen, reason = ("torch", f"engine: no Triton: {elsewhere}") if elsewhere else ("triton", "engine")
+    problem = (elsewhere if chosen.startswith("triton") else None) or why_not(chosen, model)
+    if problem:
+        raise ConfigError(f"kernels {word}: {problem}; {WAY_OUT}")
+    return Choice(chosen, reason)
+
+
+def why_not(kernel_set: str, model: TextModel | None) -> str | None:
+    """Why an engine with that set cannot run the model on a device that runs the set; None: it can."""
+    if model is None:
+        return None
+    problem = _refusal(lambda: check_model(model.text, model.config))
+    if problem is None and kernel_set.startswith("triton"):
+        problem = _refusal(lambda: triton_sizes(model.config, model.sizes))
+    return problem
 
 
 def make_decoder(choice: Choice, loaded: LoadedModel, config: EngineConfig) -> BlockDecoder:
     """The decoder that was chosen; config: of an engine. ConfigError for a model that it cannot run."""
     if choice.word in BLOCK_SETS:
         return BlockDecoder(loaded, choice.word)
-    return EngineDecoder(loaded, config, "auto" if choice.word == "engine" else choice.word)
+    return EngineDecoder(loaded, config, choice.word)
+
+
+def _refusal(check: Callable[[], object]) -> str | None:
+    try:
+        check()
+    except ConfigError as error:
+        return str(error)
+    return None

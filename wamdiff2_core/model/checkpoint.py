@@ -198,6 +198,21 @@ def expected_shapes(config: Qwen3VLConfig, folder: Path | None = None) -> dict[s
     return {name: tuple(tensor.shape) for name, tensor in skeleton.state_dict().items()}
 
 
+def text_skeleton(config: Qwen3VLConfig, folder: Path | None = None) -> Any:
+    """The text model of `config` (of `folder`) without contents, on "meta": what can be known before weights are read.
+
+    Raises CheckpointError as `expected_shapes` does.
+    """
+    from transformers import Qwen3VLTextModel
+
+    try:
+        with torch.device("meta"):
+            return Qwen3VLTextModel(config.text_config)
+    except Exception as error:  # as above
+        what = f"{type(error).__name__}: {error}"
+        raise CheckpointError(f"{folder}: expected config.json to describe a Qwen3-VL, got {what}") from error
+
+
 def build(config: Qwen3VLConfig, weights: dict[str, Tensor], dtype: torch.dtype) -> Qwen3VLForConditionalGeneration:
     """transformers' model with these weights, in eval mode; no random initialisation, no copy of the modeling code."""
     from transformers import Qwen3VLForConditionalGeneration

@@ -131,6 +131,7 @@ def _call_all(ops: TritonOps, rows: int, width: int) -> None:
         head = weight(sizes.vocab, hidden)
         ops.choose(x, head, None, 0, shape.eps)
         ops.choose(x, head, empty(tokens, -(-sizes.vocab // 32), dtype=torch.int32), 0, shape.eps)
+        ops.norm_linear(x, head, shape.eps)  # all logits: where tokens are drawn
 
 
 def _resources(kernel: bytes) -> tuple[int, int]:
