@@ -20,7 +20,7 @@ from wamdiff2_ros.process import NodeFailed, run_node
 from wamdiff2_ros.qos import OUTPUT
 from wamdiff2_ros.recorder_gaps import Gaps
 from wamdiff2_ros.recorder_health import status
-from wamdiff2_ros.recorder_qos import latched, matches, matching, offered
+from wamdiff2_ros.recorder_qos import DEPTH, latched, matches, matching, offered
 from wamdiff2_ros.recorder_settings import RecorderSettings, folder, read_settings
 
 LOOK_PERIOD_S = 0.25
@@ -74,6 +74,7 @@ class RecorderNode(Node):
                 self._add(topic, types, publishers)
             elif publishers and not matches(self._subscribed[topic].qos_profile, publishers):
                 self._notes[topic] = "senders with other QoS joined; subscribed anew"
+                self._take_what_waits(topic)
                 self.destroy_subscription(self._subscribed[topic])
                 self._subscribe(topic, types[0], publishers)
 
@@ -99,6 +100,16 @@ class RecorderNode(Node):
         lost = SubscriptionEventCallbacks(message_lost=partial(self._lost, topic))
         take = partial(self._arrived, topic)
         self._subscribed[topic] = self.create_subscription(kind, topic, take, qos, raw=True, event_callbacks=lost)
+
+    def _take_what_waits(self, topic: str) -> None:
+        """Messages that are here, but whose callback has not had its turn: they would go with the subscription."""
+        old = self._subscribed[topic]
+        with old.handle:
+            for _ in range(DEPTH):
+                waiting = old.handle.take_message(old.msg_type, old.raw)
+                if waiting is None:
+                    break
+                self._arrived(topic, *waiting)
 
     def _arrived(self, topic: str, data: bytes, info: dict[str, Any]) -> None:
         publisher = bytes(info["publisher_gid"]["data"])
