@@ -219,7 +219,7 @@ def test_a_bag_that_is_deleted_under_the_recorder_is_no_silent_loss(tmp_path: Pa
     bag.add_topic("/a", STRING)
     thread = BagThread(bag, queue_bytes=MIB)
     thread.put("/a", START_NS, bytes(MIB))
-    wait_until(lambda: thread.state().written == 1)
+    wait_until(lambda: thread.state().written == 1 and not thread.state().queued)  # there is room for the next
     shutil.rmtree(tmp_path / "bag")
     thread.put("/a", START_NS, bytes(MIB))
     wait_until(lambda: thread.state().name == FAILED)
@@ -227,7 +227,7 @@ def test_a_bag_that_is_deleted_under_the_recorder_is_no_silent_loss(tmp_path: Pa
 
 
 def wait_until(true: object) -> None:
-    until = 3000
+    until = 12_000  # against hanging only
     while not true():
         threading.Event().wait(0.01)
         until -= 1
