@@ -20,7 +20,7 @@ from wamdiff2.msg import VehicleControl
 from wamdiff2_ros.carla_bridge_node import CarlaBridgeNode
 from wamdiff2_ros.qos import CONTROL, OUTPUT, SENSOR_IN
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0  # against hanging only
 RIG = """
 name: small
 ego: {base_link_x_m: -1.4}

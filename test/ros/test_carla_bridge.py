@@ -145,7 +145,8 @@ def test_the_route_is_announced_and_its_commands_come_in_time(make_bridge: Make)
     bridge.listen("navigation_command", Int32, OUTPUT)
     bridge.listen("instruction", String, OUTPUT)
     bridge.answer = drive(throttle=0.3)
-    bridge.spin_until(lambda: bridge.heard["waypoints"] and bridge.heard["instruction"])
+    told = [bridge.heard[name] for name in ("waypoints", "instruction", "navigation_command")]
+    bridge.spin_until(lambda: all(told))
     end = bridge.heard["waypoints"][0].poses[-1].pose.position
     assert (end.x, end.y) == pytest.approx((-80.0, 1.75), abs=6.5)
     assert bridge.heard["instruction"][0].data == "follow the road"

@@ -40,7 +40,7 @@ class Drive:
         server.spawn_points = [near]  # 25 m before the junction
         rig = folder / "rig.yaml"
         unit = {"full_steer_rad": 0.0} if controller == "waypoint_pid" else {}
-        self.bridge = bridge = Bridge(server, folder, control_wait_s=2.0, **unit, **parameters)
+        self.bridge = bridge = Bridge(server, folder, control_wait_s=20.0, **unit, **parameters)
         nodes = graph.carla({"role_name": "hero", "rig": rig}, {}, controller)
         (spec,) = (node for node in nodes if node.executable == "follower_node")
         arguments = [word for pair in spec.remappings for word in ("-r", f"{pair[0]}:={pair[1]}")]

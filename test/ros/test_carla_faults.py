@@ -21,7 +21,7 @@ Make = Callable[..., Bridge]
 
 
 def test_the_world_waits_for_the_control_of_every_tick(server: StandInServer, make_bridge: Make) -> None:
-    bridge = make_bridge()
+    bridge = make_bridge(control_wait_s=60.0)
     bridge.answer = drive()
     bridge.spin_until(lambda: bridge.node.loop.gate.counts["applied"] > 20)
     bridge.answer = lambda odometry: None

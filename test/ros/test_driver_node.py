@@ -25,9 +25,14 @@ def test_frames_become_plans_boxes_and_answers(make_harness: Any) -> None:
     h.wait_connected()
     h.instruction.publish(String(data="turn left in 40 m"))
     h.question.publish(String(data="what is ahead?"))
-    h.spin_until(lambda: h.outputs["answer"] and len(h.valid_plans()) > 2, "answers", h.send_all)
-    plan, scene = h.valid_plans()[-1], h.driver.scenes[-1]
-    assert (plan.instruction, plan.header.frame_id) == ("turn left in 40 m", "base_link")
+
+    def plans() -> list[Trajectory]:
+        return [plan for plan in h.valid_plans() if plan.instruction == "turn left in 40 m"]
+
+    others = [h.outputs[name] for name in ("answer", "boxes", "stats")]
+    h.spin_until(lambda: all(others) and len(plans()) > 2, "answers", h.send_all)
+    plan, scene = plans()[-1], h.driver.scenes[-1]
+    assert plan.header.frame_id == "base_link"
     assert list(scene.images) == ["cam_front", "cam_left"] and scene.images["cam_front"].shape == (48, 64, 3)
     assert scene.ego.velocity == (5.0, 0.0) and scene.question == "what is ahead?"
     assert cv.stamp_seconds(plan.header.stamp) in [s.stamp_s for s in h.driver.scenes]
@@ -45,8 +50,8 @@ def test_the_dial_turns_while_running_and_stats_say_so(make_harness: Any) -> Non
     h.spin_until(lambda: h.outputs["stats"], "first stats", h.send_all)
     results = h.node.set_parameters([Parameter("block_size", value=8), Parameter("steps", value=3)])
     assert all(result.successful for result in results)
-    h.spin_until(lambda: h.outputs["stats"][-1].block_size == 8, "new block size in stats", h.send_all)
-    assert h.outputs["stats"][-1].steps == 3
+    h.spin_until(lambda: h.outputs["stats"][-1].steps == 3, "the new steps in stats", h.send_all)  # the second set
+    assert h.outputs["stats"][-1].block_size == 8
     assert (h.driver.used[-1].block_size, h.driver.used[-1].steps) == (8, 3)
 
 
@@ -82,10 +87,10 @@ def test_a_rejected_set_changes_nothing(make_harness: Any) -> None:
 def test_without_odometry_there_is_no_plan_but_there_are_boxes(make_harness: Any) -> None:
     h = make_harness(detect_rate_hz=0.0)
     h.wait_connected()
-    h.spin_until(lambda: len(h.outputs["boxes"]) > 2 and h.diagnosis(": plans"), "boxes", h.send_frames)
+    text = "/wamdiff2/input/odometry: nothing received"
+    h.spin_until(lambda: len(h.outputs["boxes"]) > 2 and text in h.diagnosis(": plans"), "boxes", h.send_frames)
+    h.spin_until(lambda: h.outputs["stats"][-1].failures_input > 0, "the count", h.send_frames)
     assert not h.valid_plans() and h.outputs["trajectory"][-1].status == Trajectory.STATUS_INPUT
-    assert "/wamdiff2/input/odometry: nothing received" in h.diagnosis(": plans")
-    assert h.outputs["stats"][-1].failures_input > 0
 
 
 def test_odometry_that_turned_bad_is_called_bad_not_late(make_harness: Any) -> None:
@@ -110,9 +115,11 @@ def test_a_silent_camera_withdraws_the_plan_and_is_named(make_harness: Any) -> N
         h.send_odometry()
         h.send_frames(["cam_front"])
 
-    h.spin_until(lambda: h.outputs["trajectory"][-1].status == Trajectory.STATUS_INPUT, "withdrawal", only_front)
-    assert "/wamdiff2/input/cam_left/image/compressed" in h.outputs["trajectory"][-1].text
-    assert "cam_front" not in h.outputs["trajectory"][-1].text
+    def withdrawn() -> bool:
+        last = h.outputs["trajectory"][-1]
+        return last.status == Trajectory.STATUS_INPUT and "cam_left/image/compressed" in last.text
+
+    h.spin_until(lambda: withdrawn() and "cam_front" not in h.outputs["trajectory"][-1].text, "withdrawal", only_front)
     count = len(h.valid_plans())
     h.spin_until(lambda: "last frame" in h.diagnosis("cam_left/image/compressed"), "diagnostic", only_front)
     assert len(h.valid_plans()) == count and not h.outputs["path"][-1].poses
@@ -123,7 +130,7 @@ def test_a_silent_camera_withdraws_the_plan_and_is_named(make_harness: Any) -> N
     "trouble, text", [({"age_s": 5.0}, "old"), ({"age_s": -5.0}, "in the future"), ({"skew_s": 0.3}, "differ")]
 )
 def test_old_or_unsynchronised_frames_give_no_plan(make_harness: Any, trouble: dict, text: str) -> None:
-    h = make_harness()
+    h = make_harness(max_frame_age_s=1.0)
     h.wait_connected()
 
     def send() -> None:
@@ -160,7 +167,7 @@ def test_failures_of_the_model_are_typed_and_counted(make_harness: Any) -> None:
     assert h.outputs["stats"][-1].failures_parse >= 1 and h.outputs["stats"][-1].failures_empty >= 1
     h.driver.error = RuntimeError("out of memory")
     h.spin_until(lambda: h.outputs["stats"][-1].failures_invalid, "the error in the counters", h.send_all)
-    assert h.outputs["trajectory"][-1].status == Trajectory.STATUS_INVALID
+    assert any(m.status == Trajectory.STATUS_INVALID for m in h.outputs["trajectory"])
     h.driver.error, h.driver.results = None, {}
     h.spin_until(h.valid_plans, "recovery", h.send_all)
 

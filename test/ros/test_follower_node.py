@@ -30,7 +30,7 @@ from wamdiff2_ros.follower_node import FollowerNode  # noqa: E402
 from wamdiff2_ros.odometry import OdometrySample  # noqa: E402
 from wamdiff2_ros.qos import CONTROL, OUTPUT  # noqa: E402
 
-LIMIT_S = 30.0
+LIMIT_S = 120.0  # against hanging only
 
 
 class Car:

@@ -122,7 +122,8 @@ def test_a_camera_without_stamps_is_named_and_nothing_is_planned(make_harness: A
 
     h.spin_until(lambda: any("no stamp" in m.text and LEFT in m.text for m in h.outputs["trajectory"]), "why", send)
     h.spin_until(lambda: "no stamp" in h.diagnosis(LEFT), "diagnostics", send)
-    assert int(values(h, LEFT)["refused without stamp"]) > 3 and not h.valid_plans()
+    h.spin_until(lambda: int(values(h, LEFT).get("refused without stamp", "0")) > 3, "the count", send)
+    assert not h.valid_plans()
     h.spin_until(h.valid_plans, "recovery", h.send_all)
     h.spin_until(lambda: "refused, the last: frame has no stamp" in h.diagnosis(LEFT), "a trace", h.send_all)
 
@@ -144,7 +145,9 @@ def test_before_the_first_clock_nothing_is_answered_and_it_is_said(make_harness:
         send()
 
     h.spin_until(lambda: "/clock has not come" in h.diagnosis("input /clock"), "the missing clock", send)
-    assert not h.driver.scenes[1:] and int(values(h, LEFT)["refused before the first clock"]) > 0
+    counted = "refused before the first clock"
+    h.spin_until(lambda: int(values(h, LEFT).get(counted, "0")) > 0, "the count", send)
+    assert not h.driver.scenes[1:]
     h.spin_until(h.valid_plans, "plans with a clock", tick)
     assert all(plan.header.stamp.sec >= 500 for plan in h.valid_plans())
 
@@ -165,11 +168,12 @@ def test_a_clock_that_jumps_back_leaves_nothing_of_the_time_before(make_harness:
     h.spin_until(lambda: len(h.valid_plans()) > 3, "plans", tick)
     seconds[0] = 100.0
     h.spin_until(lambda: h.node.get_clock().now().nanoseconds < 200e9, "the jump", lambda: tick(("cam_front",)))
+    seen = len(h.outputs["diagnostics"])
+    more = lambda: len(h.outputs["diagnostics"]) > seen + 1  # noqa: E731
+    # One camera of the new time is there, the other's frames are of the old time. Plans from before may still come in.
+    h.spin_until(more, "a second of it", lambda: tick(("cam_front",)))
     before = len(h.valid_plans())
-    for _ in range(8):  # one camera of the new time is there, the other's frames are of the old time
-        tick(("cam_front",))
-        h.executor.spin_once(timeout_sec=0.02)
-    assert len(h.valid_plans()) == before
+    assert all(plan.header.stamp.sec >= 500 for plan in h.valid_plans())
     h.spin_until(lambda: len(h.valid_plans()) > before + 2, "plans of the new time", tick)
     assert all(plan.header.stamp.sec < 200 for plan in h.valid_plans()[before:])
     assert h.driver.scenes[-1].ego.speed == 5.0
@@ -216,7 +220,7 @@ def test_a_restarted_camera_is_noticed_and_only_new_frames_count(make_harness: A
 
 
 def test_an_answer_that_is_out_of_date_when_it_comes_is_withheld(make_harness: Any) -> None:
-    h = make_harness()
+    h = make_harness(tasks=["plan"])  # else it could be boxes that are withheld
     h.wait_connected()
     h.spin_until(h.valid_plans, "a plan", h.send_all)
     working, go_on = threading.Event(), threading.Event()
@@ -224,7 +228,7 @@ def test_an_answer_that_is_out_of_date_when_it_comes_is_withheld(make_harness: A
 
     def slow(scene: Any, tasks: Any) -> Any:
         working.set()
-        assert go_on.wait(20.0)
+        assert go_on.wait(200.0)
         return at_once(scene, tasks)
 
     h.driver.answer = slow
@@ -239,7 +243,7 @@ def test_an_answer_that_is_out_of_date_when_it_comes_is_withheld(make_harness: A
 
 
 def test_odometry_of_another_time_moves_no_plan(make_harness: Any) -> None:
-    h = make_harness()
+    h = make_harness(odometry_max_age_s=2.0)
     h.wait_connected()
     old = cv.odometry_message(cv.OdometrySample(h.now_s() - 9.0, 0.0, 0.0, 0.0, (5.0, 0.0), 0.0))
 
@@ -275,14 +279,15 @@ def test_raw_images_arrive_and_odd_ones_are_named_and_counted(make_harness: Any,
     np.testing.assert_array_equal(h.driver.scenes[-1].images["cam_front"], picture)
     h.spin_until(lambda: "image has 110592 bytes" in h.diagnosis(f"input {topic}"), "the name", lambda: send(odd))
     assert int(values(h, f"input {topic}")["refused broken pictures"]) > 0
-    assert h.outputs["trajectory"][-1].status == Trajectory.STATUS_INPUT
+    refused = Trajectory.STATUS_INPUT
+    h.spin_until(lambda: h.outputs["trajectory"][-1].status == refused, "the plan withdrawn", lambda: send(odd))
     before = len(h.valid_plans())
     h.spin_until(lambda: len(h.valid_plans()) > before, "recovery", lambda: send(good))
     assert "raw images without a DDS profile" in capfd.readouterr().err
 
 
 def test_silent_odometry_is_named_even_while_nobody_plans(make_harness: Any) -> None:
-    h = make_harness()
+    h = make_harness(odometry_max_age_s=0.5)
     h.wait_connected()
     h.spin_until(h.valid_plans, "a plan", h.send_all)
     h.spin_until(lambda: "last usable message came" in h.diagnosis("input/odometry"), "the silence")
@@ -303,7 +308,8 @@ def test_pictures_that_change_their_size_are_named_and_used(make_harness: Any) -
     said = "pictures are of 4x2 pixels now, 6x2 before"
     h.spin_until(lambda: said in h.diagnosis(f"input {topic}"), "the name of the change", lambda: send(4))
     assert values(h, f"input {topic}")["changes of size"] == "1"
-    assert h.driver.scenes[-1].images["cam_front"].shape == (2, 4, 3)
+    size = lambda: h.driver.scenes[-1].images["cam_front"].shape  # noqa: E731
+    h.spin_until(lambda: size() == (2, 4, 3), "a scene with the new size", lambda: send(4))
 
 
 # -- texts ------------------------------------------------------------------------------------------------------------
