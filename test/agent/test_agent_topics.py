@@ -74,7 +74,7 @@ class Answering:
 
     def motion(self) -> EgoState | None:
         """Once all that was sent has arrived: the newest sample is the one of the scene."""
-        until = time.monotonic() + 10.0
+        until = time.monotonic() + 60.0
         while time.monotonic() < until:
             newest = self.history.newest()
             if newest is not None and newest.velocity[0] == SCENE.ego.velocity[0]:
@@ -95,7 +95,7 @@ class Answering:
 def planner() -> Iterator:
     from wamdiff2_ros.agent_topics import TopicPlanner
 
-    made = TopicPlanner(replace(AgentSettings(), mode="ros", ros_prefix="/b2d", ros_wait_s=15.0))
+    made = TopicPlanner(replace(AgentSettings(), mode="ros", ros_prefix="/b2d", ros_wait_s=60.0))
     yield made
     made.close()
 

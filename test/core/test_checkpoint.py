@@ -251,4 +251,4 @@ def test_ids_come_from_the_files(tmp_path) -> None:
 
 def test_import_is_cheap() -> None:
     code = "import sys, wamdiff2_core; assert not {'torch', 'transformers'} & set(sys.modules); wamdiff2_core.Scene"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=240)

@@ -130,7 +130,7 @@ assert issubclass(getattr(agent, agent.get_entry_point()), agent.AutonomousAgent
 print("fine")
 """
     folder = str(ROOT / "wamdiff2_ros")
-    done = subprocess.run([sys.executable, "-c", code, folder], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code, folder], cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.stdout.strip() == "fine", done.stderr[-2000:]
 
 

@@ -30,7 +30,7 @@ from wamdiff2_ros.images import fill_compressed
 from wamdiff2_ros.odometry import OdometrySample
 from wamdiff2_ros.qos import LATCHED, ODOMETRY_IN, OUTPUT, SENSOR_OUT
 
-LIMIT_S = 60.0  # a process starts, and all share the machine
+LIMIT_S = 120.0  # against hanging only: a process starts, and all share the machine
 GREY = np.full((48, 64, 3), 90, np.uint8)
 TRANSITIONS = {"configure": 1, "cleanup": 2, "activate": 3, "deactivate": 4}
 SHUTDOWN = {"unconfigured": 5, "inactive": 6, "active": 7}

@@ -23,7 +23,7 @@ from wamdiff2_ros.supervisor import Supervisor  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 CONFIG = HERE.parents[1] / "config"
-LIMIT_S = 60.0
+LIMIT_S = 120.0  # against hanging only
 
 
 def wait_until(condition: Callable[[], object], supervisor: Supervisor) -> None:
@@ -46,8 +46,7 @@ def test_bridge_driver_and_follower_as_processes(tmp_path: Path, monkeypatch: py
     with Supervisor(nodes, tmp_path / "log", CONFIG / "carla.yaml") as supervisor:
         follower = tmp_path / "log" / "follower.log"
         wait_until(lambda: "following" in follower.read_text() and "driving" in log.read_text(), supervisor)
-        moving_s = time.monotonic() + 1.5
-        wait_until(lambda: time.monotonic() > moving_s, supervisor)
+        wait_until(lambda: "under way" in log.read_text(), supervisor)
         codes = supervisor.stop()
     assert set(codes.values()) == {0} and not supervisor.killed, codes
     said = re.search(r"moved ([0-9.]+) m; left behind: 0 actors, synchronous False", log.read_text())

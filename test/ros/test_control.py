@@ -12,10 +12,9 @@ import pytest
 pytestmark = pytest.mark.ros
 pytest.importorskip("rclpy")
 
-from control_process import MEGABYTES  # noqa: E402
+from control_process import LONG_S, MEGABYTES  # noqa: E402
 from remote import Remote  # noqa: E402
 
-END_S = 3.0  # what is promised; only checked not to be far off, as machines differ
 START = "autostart:=false"
 
 
@@ -50,7 +49,8 @@ def test_another_checkpoint_without_a_restart_and_the_old_ones_memory_is_free(st
     before = len(r.trajectories)
     assert r.change("activate")
     r.until(lambda: len(r.plans()) > before + 2, "plans of the other checkpoint", r.send)
-    assert r.plans()[-1].raw_x_m[0] == pytest.approx(1.0) and r.stats[-1].checkpoint == "two"
+    assert r.plans()[-1].raw_x_m[0] == pytest.approx(1.0)
+    r.until(lambda: r.stats[-1].checkpoint == "two", "stats that name it", r.send)
     assert r.process.pid == pid and r.process.poll() is None
     assert r.end(signal.SIGINT) == 0 and "Traceback" not in r.log
 
@@ -59,11 +59,11 @@ def test_a_failing_configure_can_be_tried_again(start: Callable[..., Remote]) ->
     r = start(START, "checkpoint:=nowhere")
     for _ in range(2):
         assert not r.change("configure") and r.state() == "unconfigured"
-    said = [line for line in r.lines if "ERROR" in line]
-    assert len(said) == 2 and all("configure: nowhere: expected a checkpoint folder" in line for line in said)
     assert r.set(checkpoint="one") == [] and r.change("configure") and r.change("activate")
     r.until(r.plans, "a plan", r.send)
     assert r.end(signal.SIGTERM) == 0 and "Traceback" not in r.log
+    said = [line for line in r.lines if "ERROR" in line]
+    assert len(said) == 2 and all("configure: nowhere: expected a checkpoint folder" in line for line in said)
 
 
 def test_a_mistake_in_a_transition_is_logged_and_leads_back_to_unconfigured(start: Callable[..., Remote]) -> None:
@@ -109,9 +109,8 @@ def test_signals_end_it_while_busy(
 ) -> None:
     r = start("checkpoint:=slow" if busy == "answering" else "checkpoint:=loading")
     r.until(lambda: busy in r.lines, busy, r.send)
-    sent_s = time.monotonic()
-    assert r.end(*signals) == 0, r.log
-    assert time.monotonic() - sent_s < 10 * END_S  # not the minute that the work would take
+    assert r.limit_s < LONG_S / 2
+    assert r.end(*signals) == 0, r.log  # raises at the limit, long before the work would be done
     assert "Traceback" not in r.log and "terminate called" not in r.log
 
 
@@ -131,12 +130,13 @@ def test_deactivated_in_an_answer_it_says_so_and_stays_in_order(start: Callable[
     r = start(START, "checkpoint:=slow")
     assert r.change("configure") and r.change("activate")
     r.until(lambda: "answering" in r.lines, "an answer", r.send)
-    assert r.change("deactivate") and "an answer is still being computed" in r.log
+    assert r.change("deactivate")
     assert not r.change("cleanup") and r.state() == "inactive"
-    assert "cleanup: an answer from before is still being computed; try again" in r.log
     assert not r.change("activate") and r.state() == "inactive"
     assert r.change("shutdown") and r.end() == 0
     assert not r.plans() and "Traceback" not in r.log
+    assert "deactivated; an answer is still being computed" in r.log
+    assert "cleanup: an answer from before is still being computed; try again" in r.log
 
 
 def test_whole_numbers_serve_as_doubles_and_values_in_force_are_told(start: Callable[..., Remote]) -> None:
@@ -151,7 +151,8 @@ def test_whole_numbers_serve_as_doubles_and_values_in_force_are_told(start: Call
     values = told()["parameters"]
     assert (values["threshold"], values["max_frame_age_s"], values["sync_tolerance_s"]) == (1.0, 2.0, 1.0)
     assert all(type(values[name]) is float for name in ("threshold", "max_frame_age_s", "sync_tolerance_s"))
-    assert told()["node"] == "/wamdiff2" and 'checkpoint="one"' in r.log
+    assert told()["node"] == "/wamdiff2"
+    r.until(lambda: 'checkpoint="one"' in r.log, "the line with the parameters")
     assert "rule" in r.set_together(block_size=4, steps=2, rule="poem")
     assert r.set_together(block_size=4, steps=2) == ""
     r.until(lambda: "block_size" in told()["why"], "the change")

@@ -25,5 +25,5 @@ pytest.importorskip("rclpy")
 )
 def test_a_wrong_parameter_is_named_without_a_traceback(node: str, parameter: str, says: str) -> None:
     command = [sys.executable, "-m", f"wamdiff2_ros.{node}", "--ros-args", "-p", parameter]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 1 and says in ended.stderr and "Traceback" not in ended.stderr

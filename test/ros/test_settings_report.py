@@ -126,7 +126,7 @@ def test_a_node_started_with_a_file_for_another_one_warns(
     path = written(tmp_path / "p.yaml", "/wamdiff2")
     command = [sys.executable, "-m", "wamdiff2_ros.driver_node", "--ros-args", "--params-file", str(path), *arguments]
     command += ["-p", "checkpoint:=/nowhere"]  # ends the process
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == code and says in ended.stderr and "Traceback" not in ended.stderr
     assert ("applies to no node" in ended.stderr) == bool(arguments)
 
@@ -137,5 +137,5 @@ def test_a_file_that_rcl_cannot_read_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "broken.yaml"
     path.write_text("/wamdiff2:\n  /nested:\n    ros__parameters: {steps: 3}\n")
     command = [sys.executable, "-m", "wamdiff2_ros.driver_node", "--ros-args", "--params-file", str(path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert ended.returncode == 1 and "broken.yaml" in ended.stderr and "Traceback" not in ended.stderr
