@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -208,9 +206,8 @@ def test_boxes_in_qwens_fence_and_nothing_there() -> None:
 
 
 def test_a_long_run_of_white_space_is_read_at_once() -> None:
-    began = time.perf_counter()
-    assert isinstance(detect.parse("```json" + " \n" * 20_000, "qwen3vl_json"), Failure)
-    assert time.perf_counter() - began < 1.0
+    # Looked at from each of its places again, this would take longer than a test may.
+    assert isinstance(detect.parse("```json" + " \n" * 1_000_000, "qwen3vl_json"), Failure)
 
 
 def test_box_confidence_is_its_own() -> None:
