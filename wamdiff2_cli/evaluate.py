@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from wamdiff2_cli import evaluate_all, evaluate_coco, evaluate_drivebench, evaluate_lingoqa, evaluate_navsim
+from wamdiff2_cli.kernels import Kernels
 from wamdiff2_core.errors import ConfigError
 
 NAME = "evaluate"
@@ -48,6 +49,7 @@ def frames(
     count: Annotated[int, typer.Option("--frames", min=0, help="Most, spread over all shards; 0: all")] = 500,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, ...")] = "float32",
+    kernels: Kernels = "auto",
     workers: Workers = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch in each process")] = 1,
     out: Annotated[Path, typer.Option(help="Result; rows go to a .jsonl beside it")] = Path("out/evaluate/frames.json"),
@@ -58,8 +60,9 @@ def frames(
     from wamdiff2_sim.question_kinds import kind_of
 
     job = frame_run.FrameJob(
-        checkpoint, data, out, block_sizes(blocks), steps, threshold, rule, count, device, dtype, workers, threads
-    )
+        checkpoint, data, out, block_sizes(blocks), steps, threshold, rule, count, device, dtype, workers, threads,
+        kernels,
+    )  # fmt: skip
     _show(frame_run.run(job, Console(stderr=True, quiet=as_json), kind_of), out, as_json)
 
 
@@ -88,6 +91,7 @@ def drive(
     latency: Annotated[float, typer.Option(help="Simulated seconds that a plan takes; negative: as measured")] = 0.2,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, ...")] = "float32",
+    kernels: Kernels = "auto",
     workers: Workers = 2,
     out: Annotated[Path, typer.Option(help="Result; rows go to a .jsonl beside it")] = Path("out/evaluate/drive.json"),
     as_json: AsJson = False,
@@ -98,7 +102,7 @@ def drive(
     arguments = closed_loop.arguments(
         checkpoint=checkpoint, out=out, towns=towns.split(",") if towns else list(closed_loop.TOWNS),
         routes_per_town=routes_per_town, block_sizes=list(block_sizes(blocks)), steps=steps, threshold=threshold,
-        rule=rule, seed=seed, latency=latency, device=device, dtype=dtype, workers=workers,
+        rule=rule, seed=seed, latency=latency, device=device, dtype=dtype, workers=workers, kernels=kernels,
     )  # fmt: skip
     _show(closed_loop.evaluate(arguments), out.with_suffix(".json"), as_json)
 

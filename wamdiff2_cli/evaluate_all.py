@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from wamdiff2_cli.kernels import ConfiguredKernels
 from wamdiff2_core.errors import Wamdiff2Error
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def benchmarks() -> tuple[Benchmark, ...]:
 def run(
     config: Annotated[Path, typer.Option(help="What to run: config/evaluate_all.yaml is an example")],
     out: Annotated[Path | None, typer.Option(help="Folder for the report and all rows; default: as configured")] = None,
+    kernels: ConfiguredKernels = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON and nothing else")] = False,
 ) -> None:
     """Run what data is present and say what is absent: report.json, report.md, report.html. Goes on where it ended."""
@@ -40,6 +42,7 @@ def run(
 
     chosen = read_config(config)
     chosen = chosen if out is None else replace(chosen, out=out)
+    chosen = chosen if kernels is None else replace(chosen, kernels=kernels)
     log = Console(stderr=True, highlight=False, quiet=as_json)
     report = evaluate(chosen, benchmarks(), lambda text: log.print(text, markup=False))
     files = write_report(chosen.out, report)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from wamdiff2_cli import evaluate_texts as texts
+from wamdiff2_cli.kernels import BatchKernels
 from wamdiff2_core.errors import ConfigError
 
 NAME = "coco"
@@ -28,6 +29,7 @@ def run(
         str, typer.Option("--device", help="cpu, cuda, or several for the workers: cuda:0,cuda:1")
     ] = "cpu",
     dtype: texts.Dtype = "float32",
+    kernels: BatchKernels = "auto",
     workers: texts.Workers = 1,
     most: Annotated[int, typer.Option(min=0, help="Only the first pictures; 0: all")] = 0,
     out: Annotated[Path, typer.Option(help="coco.json, detections.json")] = Path("out/evaluate/coco"),
@@ -43,7 +45,7 @@ def run(
         raise ConfigError(f"--decoding: expected one way, got {len(settings)}")
     job = CocoJob(
         instances, images or instances.parent, out, checkpoint, detections, _list(categories), row.pairs(names),
-        settings[0], mode, _list(devices), dtype, workers, most,
+        settings[0], mode, _list(devices), dtype, workers, most, kernels=kernels,
     )  # fmt: skip
     report = evaluate(job)
     texts.show(row.measured(report, out), report, as_json)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from wamdiff2_cli import evaluate_texts as texts
+from wamdiff2_cli.kernels import Kernels
 
 NAME = "drivebench"
 Prompts = Annotated[Path | None, typer.Option(help="DriveBench's evaluate/prompts.py; else a rubric of ours")]
@@ -28,6 +29,7 @@ def run(
     decoding: texts.Decoding = "B=32,steps=8,threshold=0.9",
     device: texts.Device = "cpu",
     dtype: texts.Dtype = "float32",
+    kernels: Kernels = "auto",
     workers: texts.Workers = 1,
     fill: texts.Fill = "refuse",
     most: texts.Most = 0,
@@ -38,10 +40,10 @@ def run(
     from wamdiff2_core.evaluate.drivebench import row
     from wamdiff2_core.evaluate.drivebench import run as drivebench
 
+    ask = texts.ask_job(checkpoint, out / drivebench.ROWS, decoding, device, dtype, workers, fill, kernels)
     job = drivebench.DriveBenchJob(
-        questions, out, texts.ask_job(checkpoint, out / drivebench.ROWS, decoding, device, dtype, workers, fill),
-        images, corruption, texts.endpoint(judge_url, judge_model, judge_key_env), prompts, descriptions, tokenizer,
-        most,
+        questions, out, ask, images, corruption, texts.endpoint(judge_url, judge_model, judge_key_env), prompts,
+        descriptions, tokenizer, most,
     )  # fmt: skip
     report = drivebench.evaluate(job)
     texts.show(row.measured(report, out), report, as_json)

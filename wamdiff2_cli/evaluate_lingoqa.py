@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from wamdiff2_cli import evaluate_texts as texts
+from wamdiff2_cli.kernels import Kernels
 
 NAME = "lingoqa"
 
@@ -25,6 +26,7 @@ def run(
     decoding: texts.Decoding = "B=32,steps=8,threshold=0.9",
     device: texts.Device = "cpu",
     dtype: texts.Dtype = "float32",
+    kernels: Kernels = "auto",
     workers: texts.Workers = 1,
     fill: texts.Fill = "refuse",
     most: texts.Most = 0,
@@ -35,8 +37,9 @@ def run(
     from wamdiff2_core.evaluate.lingoqa import row
     from wamdiff2_core.evaluate.lingoqa import run as lingoqa
 
+    ask = texts.ask_job(checkpoint, out / lingoqa.ROWS, decoding, device, dtype, workers, fill, kernels)
     job = lingoqa.LingoJob(
-        references, out, texts.ask_job(checkpoint, out / lingoqa.ROWS, decoding, device, dtype, workers, fill), images,
+        references, out, ask, images,
         predictions, judge, texts.endpoint(judge_url, judge_model, judge_key_env), tokenizer, most, device,
     )  # fmt: skip
     report = lingoqa.evaluate(job)

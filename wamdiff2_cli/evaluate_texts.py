@@ -33,7 +33,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON a
 
 
 def ask_job(
-    checkpoint: Path | None, rows: Path, decoding: str, device: str, dtype: str, workers: int, fill: str
+    checkpoint: Path | None, rows: Path, decoding: str, device: str, dtype: str, workers: int, fill: str, kernels: str
 ) -> AskJob | None:
     """Who answers; None without a checkpoint. ConfigError for more than one way to decode."""
     from wamdiff2_core.evaluate.decode_grid import parse_settings
@@ -44,7 +44,7 @@ def ask_job(
         raise ConfigError(f"--decoding: expected one way, got {len(settings)}; `wamdiff2 evaluate all` takes many")
     if checkpoint is None:
         return None
-    return AskJob(checkpoint, rows, settings[0], device, dtype, workers, fill=fill)
+    return AskJob(checkpoint, rows, settings[0], device, dtype, workers, fill=fill, kernels=kernels)
 
 
 def endpoint(url: str, model: str, key_env: str) -> dict[str, Any] | None:

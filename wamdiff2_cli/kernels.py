@@ -10,7 +10,7 @@ from wamdiff2_core.errors import ConfigError
 
 
 def _known(word: str | None) -> str | None:
-    """The word, if nodes know it; a driver checks its own. ConfigError before a result is cleared for a node's sake."""
+    """The word, if it is one; drivers and nodes know the same. ConfigError before anything is read or cleared."""
     from wamdiff2_ros.parameters import KERNELS
 
     if word is not None and word not in KERNELS:
@@ -18,8 +18,11 @@ def _known(word: str | None) -> str | None:
     return word
 
 
-_WORDS = "auto (the engine with Triton's kernels where they run, else lean), lean, plain, engine, torch, triton, ..."
-Kernels = Annotated[str, typer.Option(help=f"What decodes: {_WORDS}")]
-NodeKernels = Annotated[
-    str | None, typer.Option(help=f"What decodes: {_WORDS}; default: the parameter file's", callback=_known)
+_OTHERS = "lean, plain, engine, or the engine with one set: torch, torch_fp8, triton, triton_fp8, flashinfer"
+_HELP = f"What decodes: auto (the engine with Triton's kernels where they run, else lean), {_OTHERS}"
+Kernels = Annotated[str, typer.Option(help=_HELP, callback=_known)]
+BatchKernels = Annotated[
+    str, typer.Option(help=f"What decodes: auto (lean: batches here are long), {_OTHERS}", callback=_known)
 ]
+ConfiguredKernels = Annotated[str | None, typer.Option(help=f"{_HELP}; default: as configured", callback=_known)]
+NodeKernels = Annotated[str | None, typer.Option(help=f"{_HELP}; default: the parameter file's", callback=_known)]

@@ -22,6 +22,7 @@ import numpy as np
 
 from wamdiff2_core.decode.config import RULES
 from wamdiff2_core.errors import CheckpointError, Wamdiff2Error
+from wamdiff2_core.evaluate.kernels_used import key_part, settled, told
 from wamdiff2_core.evaluate.machine import machine
 from wamdiff2_core.evaluate.summary import write_json
 from wamdiff2_core.evaluate.waypoints import waypoint_errors
@@ -50,13 +51,15 @@ class Job:
     latency_s: float | None = 0.2
     plan_period_s: float = 0.25
     rule: str = "dynamic"
+    kernels: str = "auto"
 
     @property
     def key(self) -> list:
         """What makes two drives the same one."""
         timing = [self.latency_s, self.plan_period_s, *self.length_m, *self.traffic]
         rule = [] if self.rule == "dynamic" else [self.rule]  # rows of before there was a choice stay valid
-        return [self.checkpoint, self.town, self.seed, self.block_size, self.steps, self.threshold, *timing, *rule]
+        how = [self.block_size, self.steps, self.threshold, *timing, *rule, *key_part(self.kernels)]
+        return [self.checkpoint, self.town, self.seed, *how]
 
 
 _drivers: dict[tuple, Any] = {}  # a few per process, the newest last: loading a checkpoint costs more than a plan
@@ -71,9 +74,11 @@ def _driver(job: Job):
 
     torch.set_num_threads(1)
     unusual = tuple({job.block_size} - set(BLOCK_SIZES))  # an engine is made for its block sizes
-    key = (job.checkpoint, job.device, job.dtype, unusual)
+    key = (job.checkpoint, job.device, job.dtype, job.kernels, unusual)
     if key not in _drivers:
-        _drivers[key] = Driver.from_checkpoint(job.checkpoint, job.device, job.dtype, block_sizes=unusual)
+        _drivers[key] = Driver.from_checkpoint(
+            job.checkpoint, job.device, job.dtype, kernels=job.kernels, block_sizes=unusual
+        )
     driver = _drivers[key] = _drivers.pop(key)
     while len(_drivers) > DRIVERS_KEPT:
         del _drivers[next(iter(_drivers))]
@@ -133,7 +138,7 @@ def jobs(args: argparse.Namespace) -> Iterator[Job]:
                 latency = None if args.latency < 0 else args.latency
                 yield Job(args.checkpoint, town, seed, block, args.steps, args.threshold, args.device, args.dtype,
                           tuple(args.route_m), tuple(args.traffic), latency_s=latency,
-                          plan_period_s=args.plan_period, rule=args.rule)  # fmt: skip
+                          plan_period_s=args.plan_period, rule=args.rule, kernels=args.kernels)  # fmt: skip
 
 
 def table(rows: list[dict]) -> list[dict]:
@@ -211,6 +216,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--traffic", type=int, nargs=2, default=Job.traffic, help="vehicles, people")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--kernels", default="auto", help="what decodes; see wamdiff2_core.decode.pick.WORDS")
     parser.add_argument("--workers", type=int, default=2)
     return parser.parse_args(argv)
 
@@ -226,6 +232,10 @@ def evaluate(args: argparse.Namespace) -> dict:
     """Make the drives that the rows' file does not hold yet; write and return the report over all asked for."""
     if args.checkpoint != EXPERT and not (Path(args.checkpoint) / "config.json").is_file():
         raise CheckpointError(f"{args.checkpoint} is no checkpoint folder: it has no config.json")
+    choice = None
+    if args.checkpoint != EXPERT:
+        choice = settled(args.checkpoint, (args.device,), args.dtype, args.kernels, args.block_sizes)
+        args = argparse.Namespace(**{**vars(args), "kernels": choice.word})
     file = args.out.with_suffix(".jsonl")
     file.parent.mkdir(parents=True, exist_ok=True)
     wanted = {json.dumps(job.key): job for job in jobs(args)}
@@ -243,7 +253,8 @@ def evaluate(args: argparse.Namespace) -> dict:
             _tell(f"{len(rows)}/{total}", row)
     names = ("checkpoint", "towns", "routes_per_town", "steps", "threshold", "rule", "seed", "device", "dtype")
     settings = {**{name: getattr(args, name) for name in (*names, "workers")}, "latency_s": args.latency,
-                "plan_period_s": args.plan_period, "route_m": "{:.0f}-{:.0f}".format(*args.route_m)}  # fmt: skip
+                "plan_period_s": args.plan_period, "route_m": "{:.0f}-{:.0f}".format(*args.route_m),
+                **({} if choice is None else told(choice))}  # fmt: skip
     report = {"what": "drive", "settings": settings, "machine": machine(args.device), "results": table(rows)}
     write_json(args.out.with_suffix(".json"), report)
     return report

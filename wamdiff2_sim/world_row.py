@@ -65,21 +65,23 @@ class World:
         figures: list[Figure] = []
         problems: list[str] = []
         told, failed = [f"towns {', '.join(towns)}"], 0
-        latency, forwards = None, None
+        latency, forwards, kernels = None, None, ""
         if chosen.get("routes_per_town", 1):
             drives = _drives(request, towns)
             figures += _drive_figures(drives)
             told.append(f"{drives['routes']} routes from seed {_seed(request)}")
             problems += [f"{n} plans on routes: {kind}" for kind, n in drives["failures"].items()]
-            latency, forwards = drives["latency_ms_p50"], drives["forwards_per_plan"]
+            latency, forwards, kernels = drives["latency_ms_p50"], drives["forwards_per_plan"], drives["kernels"]
         if chosen.get("frames", 200):
             result = frame_rows.measure_frames(request, _frames(request, towns), kind_of=kind_of)
             figures += frame_rows.figures_of(result)
             told.append(f"{result['frames']} frames from seed {FRAMES_SEED + request.seed}")
             problems += frame_rows.problems_of(result)
             failed = frame_rows.failed_of(result)
-            latency, forwards = result["plan_total_ms"], result["forwards_per_plan"]
-        return Measured(tuple(figures), "; ".join(told), VERSION, failed, tuple(problems), latency, forwards)
+            latency, forwards, kernels = result["plan_total_ms"], result["forwards_per_plan"], result["kernels"]
+        return Measured(
+            tuple(figures), "; ".join(told), VERSION, failed, tuple(problems), latency, forwards, kernels=kernels
+        )
 
 
 def _seed(request: Request) -> int:
@@ -97,9 +99,10 @@ def _drives(request: Request, towns: tuple[str, ...]) -> dict[str, Any]:
         routes_per_town=chosen.get("routes_per_town", 1), block_sizes=[setting.block_size], steps=setting.steps,
         threshold=setting.threshold, rule=setting.rule, seed=_seed(request),
         latency=-1.0 if latency is None else latency, device=request.device, dtype=request.dtype,
-        workers=request.workers, **values,
+        workers=request.workers, kernels=request.kernels, **values,
     )  # fmt: skip
-    return closed_loop.evaluate(arguments)["results"][0]
+    report = closed_loop.evaluate(arguments)
+    return {**report["results"][0], "kernels": report["settings"]["kernels"]}
 
 
 def _drive_figures(drives: dict[str, Any]) -> list[Figure]:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +59,6 @@ def test_on_an_engine_each_job_has_its_block_sizes_and_no_measured_frame_capture
     micro: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frame_run, "_drivers", {})
-    monkeypatch.setattr(Driver, "from_checkpoint", partial(Driver.from_checkpoint, kernels="torch"))
     captured: list[int] = []
     answer_frame = frame_run.answer_frame
 
@@ -72,7 +70,8 @@ def test_on_an_engine_each_job_has_its_block_sizes_and_no_measured_frame_capture
 
     monkeypatch.setattr(frame_run, "answer_frame", watched)
     for sizes in ((8, 12), (24,)):
-        job = frame_run.FrameJob(micro, shards, tmp_path / f"{len(sizes)}.json", sizes, steps=2, frames=1)
+        out = tmp_path / f"{len(sizes)}.json"
+        job = frame_run.FrameJob(micro, shards, out, sizes, steps=2, frames=1, kernels="torch")
         assert [row["block_size"] for row in frame_run.run(job, QUIET, kind_of)["results"]] == list(sizes)  # type: ignore
     assert [count > 0 for count in captured] == [True, False] * 3  # the call before the measured one captures
 

@@ -105,7 +105,7 @@ def test_names_are_those_of_the_decoders(ours: Path, word: str) -> None:
 
 def test_a_refusal_comes_before_the_weights_are_read(ours: Path, tmp_path: Path) -> None:
     folder = without_weights(ours, tmp_path / "made_up")
-    with pytest.raises(ConfigError, match="kernels triton: expected a CUDA device, got cpu; kernels auto takes what"):
+    with pytest.raises(ConfigError, match="kernels triton: expected a CUDA device, got cpu; .*kernels auto"):
         Driver.from_checkpoint(folder, kernels="triton")
     with pytest.raises(CheckpointError, match="safetensors"):
         Driver.from_checkpoint(folder, kernels="torch")

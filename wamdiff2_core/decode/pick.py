@@ -18,7 +18,6 @@ from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
 
 WORDS = ("auto", *BLOCK_SETS, "engine", *KERNEL_SETS)
-WAY_OUT = "kernels auto takes what can run"
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def decide(word: str, device: torch.device, dtype: torch.dtype, model: TextModel
         chosen, reason = ("torch", f"engine: no Triton: {elsewhere}") if elsewhere else ("triton", "engine")
     problem = (elsewhere if chosen.startswith("triton") else None) or why_not(chosen, model)
     if problem:
-        raise ConfigError(f"kernels {word}: {problem}; {WAY_OUT}")
+        raise ConfigError(f"kernels {word}: {problem}{_way_out(device)}")
     return Choice(chosen, reason)
 
 
@@ -109,6 +108,15 @@ def make_decoder(choice: Choice, loaded: LoadedModel, config: EngineConfig) -> B
     if choice.word in BLOCK_SETS:
         return BlockDecoder(loaded, choice.word)
     return EngineDecoder(loaded, config, choice.word)
+
+
+def _way_out(device: torch.device) -> str:
+    """What to do about kernels that cannot run there."""
+    if device.type == "cuda":
+        return "; kernels auto takes what can run"
+    if torch.cuda.is_available():
+        return "; a GPU is here: name device cuda, or kernels auto, which takes what can run"
+    return "; torch sees no GPU here: kernels auto takes what can run"
 
 
 def _refusal(check: Callable[[], object]) -> str | None:

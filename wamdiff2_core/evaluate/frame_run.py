@@ -20,13 +20,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from wamdiff2_core.errors import CheckpointError, ConfigError, DataError, Wamdiff2Error
 from wamdiff2_core.evaluate.frame_figures import figures
 from wamdiff2_core.evaluate.frames import Frame, answer_frame, read_frames
+from wamdiff2_core.evaluate.kernels_used import key_part, settled, told
 
 BLOCK_SIZES = (1, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
 class FrameJob:
-    """What to evaluate and how. `frames` 0: all there are. `threads`: of torch, in each of `workers` processes."""
+    """What to evaluate and how. `frames` 0: all there are. `threads`: of torch, in each of `workers` processes.
+
+    kernels: see `pick.WORDS`; `run` settles what auto and engine stand for.
+    """
 
     checkpoint: Path
     data: Path
@@ -40,6 +44,7 @@ class FrameJob:
     dtype: str = "float32"
     workers: int = 1
     threads: int = 1
+    kernels: str = "auto"
 
     def __post_init__(self) -> None:
         if not (self.checkpoint / "config.json").is_file():
@@ -54,14 +59,20 @@ class FrameJob:
     def key(self, frame: str, block_size: int) -> list[object]:
         """What makes two rows the same measurement."""
         where = [str(self.checkpoint.resolve()), str(self.data.resolve())]
-        return [*where, frame, block_size, self.steps, self.threshold, self.rule, self.device, self.dtype, self.threads]
+        how = [self.steps, self.threshold, self.rule, self.device, self.dtype, self.threads, *key_part(self.kernels)]
+        return [*where, frame, block_size, *how]
 
 
 def run(job: FrameJob, console: Console, kind_of: Callable[[str], str] = lambda question: "") -> dict[str, object]:
-    """Evaluate and write `job.out`; returns what it holds: settings, machine, and `results` by block size."""
+    """Evaluate and write `job.out`; returns what it holds: settings, machine, and `results` by block size.
+
+    Raises ConfigError for kernels that cannot run, before anything is written.
+    """
     from wamdiff2_core.evaluate.machine import machine
     from wamdiff2_core.evaluate.summary import write_json
 
+    choice = settled(job.checkpoint, (job.device,), job.dtype, job.kernels, job.block_sizes)
+    job = replace(job, kernels=choice.word)
     frames = read_frames(job.data, job.frames)
     job.rows_file.parent.mkdir(parents=True, exist_ok=True)
     rows = _measured(job, frames)
@@ -75,7 +86,7 @@ def run(job: FrameJob, console: Console, kind_of: Callable[[str], str] = lambda 
                 sink.write(json.dumps(row, allow_nan=False) + "\n")
             sink.flush()
             progress.advance(bar)
-    report: dict[str, object] = {"what": "frames", "settings": _settings(job, frames, rows)}
+    report: dict[str, object] = {"what": "frames", "settings": _settings(job, frames, rows) | told(choice)}
     report["machine"] = machine(job.device)
     report["results"] = figures(rows, kind_of)
     write_json(job.out, report)
@@ -95,6 +106,8 @@ def recount(out: Path, kind_of: Callable[[str], str] = lambda question: "") -> d
         raise DataError(f"{out}: expected a result of `evaluate frames` with its rows in {file.name} beside it")
     settings = report["settings"]
     wanted = [settings[name] for name in ("steps", "threshold", "rule", "device", "dtype", "threads")]
+    kernels = settings.get("kernels", "lean")  # results of before there was a choice do not say it
+    wanted += [kernels] if kernels != "lean" else []
     name = Path(settings["checkpoint"]).name
     rows = [row for row in _read(file) if row["key"][4:] == wanted and Path(row["key"][0]).name == name]
     if not rows:
@@ -167,10 +180,13 @@ def _work(job: FrameJob, frame: Frame, blocks: Sequence[int]) -> list[dict]:
 
     from wamdiff2_core.driver import Driver
 
-    key = (str(job.checkpoint), job.device, job.dtype, job.block_sizes)  # an engine is made for its block sizes
+    # An engine is made for its block sizes.
+    key = (str(job.checkpoint), job.device, job.dtype, job.kernels, job.block_sizes)
     if key not in _drivers:
         torch.set_num_threads(job.threads)
-        _drivers[key] = Driver.from_checkpoint(job.checkpoint, job.device, job.dtype, block_sizes=job.block_sizes)
+        _drivers[key] = Driver.from_checkpoint(
+            job.checkpoint, job.device, job.dtype, kernels=job.kernels, block_sizes=job.block_sizes
+        )
         _warm[key] = set()
     driver: Driver = _drivers[key]  # type: ignore[assignment]
     rows = []
@@ -196,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, default in (("steps", 8), ("frames", 500), ("workers", 1), ("threads", 1)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--threshold", type=float, default=0.9)
-    for name, text in (("rule", "dynamic"), ("device", "cpu"), ("dtype", "float32")):
+    for name, text in (("rule", "dynamic"), ("device", "cpu"), ("dtype", "float32"), ("kernels", "auto")):
         parser.add_argument(f"--{name}", default=text)
     console = Console(stderr=True)
     try:

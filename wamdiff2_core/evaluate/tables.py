@@ -71,7 +71,7 @@ WHAT = {
     "replay": "A bag planned once more",
 }
 SHOWN: tuple[str, ...] = ("bag", "checkpoint", "maps", "towns", "steps", "threshold", "rule", "latency_s")
-SHOWN += ("plan_period_s", "route_m", "device", "dtype", "workers", "threads")
+SHOWN += ("plan_period_s", "route_m", "device", "dtype", "kernels", "workers", "threads")
 Cells = list[list[str]]
 
 

@@ -10,7 +10,7 @@ import json
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from wamdiff2_core.errors import CheckpointError, ConfigError, DataError
 from wamdiff2_core.evaluate.decode_grid import Setting
+from wamdiff2_core.evaluate.kernels_used import key_part, settled, told
 
 Row = dict[str, Any]
 FILLS = ("refuse", "black")
@@ -37,6 +38,8 @@ class Question:
 class AskJob:
     """Who answers and how. rows: the file of answers that a later call goes on with.
 
+    kernels: see `pick.WORDS`; `settle` says what auto and engine stand for.
+
     fill: what a camera gets that the checkpoint needs and a question has no picture of: `refuse` makes the question
     fail, `black` shows a black picture, and whoever reports must say so.
     """
@@ -49,6 +52,7 @@ class AskJob:
     workers: int = 1
     threads: int = 1
     fill: str = "refuse"
+    kernels: str = "auto"
 
     def __post_init__(self) -> None:
         if not (self.checkpoint / "config.json").is_file():
@@ -62,7 +66,15 @@ class AskJob:
         weights = [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in files]
         pictures = [[name, str(path)] for name, path in question.images.items()]
         told = [str(self.checkpoint.resolve()), weights, asdict(self.setting), self.dtype, self.device, self.fill]
+        told += key_part(self.kernels)
         return hashlib.sha256(json.dumps([*told, question.id, question.text, pictures]).encode()).hexdigest()[:20]
+
+
+def settle(job: AskJob) -> tuple[AskJob, Row]:
+    """The job with kernels that are settled, and the settings for a result file. ConfigError if they cannot run."""
+    choice = settled(job.checkpoint, (job.device,), job.dtype, job.kernels, (job.setting.block_size,))
+    settings = {"checkpoint": str(job.checkpoint), **job.setting.values(), "device": job.device, "dtype": job.dtype}
+    return replace(job, kernels=choice.word), {**settings, "fill": job.fill, **told(choice)}
 
 
 def answer(job: AskJob, questions: Sequence[Question], tell: Callable[[str], None] = lambda text: None) -> list[Row]:
@@ -144,7 +156,7 @@ def _answered(job: AskJob, todo: Sequence[tuple[str, Question]]) -> Iterator[Row
                 future.cancel()
 
 
-_drivers: dict[tuple[str, str, str, int], Any] = {}  # one per process: loading a checkpoint costs more than an answer
+_drivers: dict[tuple[str, str, str, str, int], Any] = {}  # one per process: loading costs more than an answer
 
 
 def _driver(job: AskJob) -> tuple[Any, bool]:
@@ -153,13 +165,14 @@ def _driver(job: AskJob) -> tuple[Any, bool]:
 
     from wamdiff2_core.driver import Driver
 
-    key = (str(job.checkpoint), job.device, job.dtype, job.setting.block_size)  # an engine is made for its block sizes
+    # An engine is made for its block sizes.
+    key = (str(job.checkpoint), job.device, job.dtype, job.kernels, job.setting.block_size)
     fresh = key not in _drivers
     if fresh:
         torch.set_num_threads(job.threads)
         _drivers.clear()
         _drivers[key] = Driver.from_checkpoint(
-            job.checkpoint, job.device, job.dtype, block_sizes=(job.setting.block_size,)
+            job.checkpoint, job.device, job.dtype, kernels=job.kernels, block_sizes=(job.setting.block_size,)
         )
     _drivers[key].decoding = job.setting.config()
     return _drivers[key], fresh

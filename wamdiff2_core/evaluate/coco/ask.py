@@ -16,6 +16,7 @@ from wamdiff2_core.decode.result import DecodeResult
 from wamdiff2_core.driver import Driver
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.prompt import chat_prompt, human_text
+from wamdiff2_core.readiness import FULL_ROWS
 from wamdiff2_core.scene import Box, Cost, Detections, Failure, FailureKind, Scene
 from wamdiff2_core.tasks.checks import scene_problem
 from wamdiff2_core.tasks.reading import read_answer
@@ -78,8 +79,9 @@ def _each(driver: Driver, scene: Scene, names: Sequence[str]) -> Found:
     boxes: list[Box] = []
     failures: dict[str, int] = {}
     forwards, spent, other = prefix.forwards, prefix.vision_ms + prefix.prefill_ms, 0
-    for low in range(0, len(names), BATCH):
-        part = range(low, min(low + BATCH, len(names)))
+    batch = BATCH if driver.block_sizes is None else FULL_ROWS  # an engine has room for so many answers of full length
+    for low in range(0, len(names), batch):
+        part = range(low, min(low + batch, len(names)))
         limit = driver.max_new_tokens["detect"]
         rests = [torch.tensor(prompts[k].ids[end:]) for k in part]
         made = driver.decoder.generate(rests, None, None, driver.decoding, None, prefix, [limit] * len(part))

@@ -38,7 +38,7 @@ class Coco:
             Path(chosen["instances"]), Path(chosen["images"]), request.out, request.checkpoint,
             categories=tuple(chosen.get("categories", ())), names=dict(chosen.get("names", {})),
             setting=request.setting, mode=chosen.get("mode", "auto"), devices=(request.device,), dtype=request.dtype,
-            workers=request.workers, most=chosen.get("most", 0), tell=request.tell,
+            workers=request.workers, most=chosen.get("most", 0), tell=request.tell, kernels=request.kernels,
         )  # fmt: skip
         return measured(run.evaluate(job), request.out)
 
@@ -62,7 +62,7 @@ def measured(report: Mapping[str, Any], out: Path) -> Measured:
     files = tuple(str(out / name) for name in (run.DETECTIONS, run.RESULT))
     return Measured(
         tuple(figures), data, VERSION, report["not_scored"], tuple(problems), report.get("latency_ms"),
-        report.get("forwards"), files,
+        report.get("forwards"), files, report["settings"].get("kernels", ""),
     )  # fmt: skip
 
 

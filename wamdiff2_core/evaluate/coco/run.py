@@ -7,15 +7,18 @@ import importlib.util
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from wamdiff2_core.decode.pick import Choice
 from wamdiff2_core.errors import CheckpointError, ConfigError, DataError
 from wamdiff2_core.evaluate.coco.data import CocoData, CocoImage, Problems, read_instances
 from wamdiff2_core.evaluate.decode_grid import Setting
+from wamdiff2_core.evaluate.kernels_used import key_part, settled
+from wamdiff2_core.evaluate.kernels_used import told as kernels_told
 from wamdiff2_core.evaluate.machine import machine
 from wamdiff2_core.evaluate.spread import spread
 from wamdiff2_core.evaluate.summary import write_json
@@ -32,6 +35,7 @@ class CocoJob:
 
     checkpoint: who detects; None: `detections`, an official result file, is scored. categories: names to ask for
     (empty: all). names: a category's name -> the label that the checkpoint has for it. devices: for workers in turn.
+    kernels: see `pick.WORDS`; auto is lean here, whose batch has 16 categories; an engine's has four.
     """
 
     instances: Path
@@ -48,6 +52,7 @@ class CocoJob:
     workers: int = 1
     most: int = 0
     tell: Callable[[str], None] = lambda text: None
+    kernels: str = "auto"
 
     def __post_init__(self) -> None:
         if (self.checkpoint is None) == (self.detections is None):
@@ -76,6 +81,8 @@ def evaluate(job: CocoJob) -> dict[str, Any]:
         raise ConfigError(f"coco: {absent[0]}")
     from wamdiff2_core.evaluate.coco.score import read_results, score
 
+    choice = _kernels(job)
+    job = replace(job, kernels=choice.word)
     data = read_instances(job.instances, job.pictures)
     categories = _asked(job, data)
     images = list(data.images)[: job.most or None]
@@ -98,11 +105,18 @@ def evaluate(job: CocoJob) -> dict[str, Any]:
         **score(data, rows, categories, scored), "left_out": {**data.problems.plain(), **problems.plain()}, **told,
         "not_scored": len(images) - len(scored),
         "score_of_a_box": "as the file says" if job.detections else OWN_SCORE,
-        "settings": {"checkpoint": str(job.checkpoint), **job.setting.values(), "mode": job.mode, "names": job.names},
+        "settings": {"checkpoint": str(job.checkpoint), **job.setting.values(), "mode": job.mode, "names": job.names,
+                     **({} if job.checkpoint is None else kernels_told(choice))},
         "machine": machine(job.devices[0]),
     }  # fmt: skip
     write_json(job.out / RESULT, report)
     return report
+
+
+def _kernels(job: CocoJob) -> Choice:
+    if job.checkpoint is None or job.kernels == "auto":
+        return Choice("lean", "auto: many long answers in a batch")
+    return settled(job.checkpoint, job.devices, job.dtype, job.kernels, (job.setting.block_size,))
 
 
 def _fingerprint(instances: Path) -> str:
@@ -141,7 +155,7 @@ def _rows(job: CocoJob, data: CocoData, images: Sequence[int], categories: Seque
     done = {row["image"]: row for row in read_rows(file) if row.get("key") == key and row["failure"] is None}
     todo = [data.images[number] for number in images if number not in done]
     with file.open("a", encoding="utf-8") as sink:
-        told = (job.checkpoint, job.setting, job.mode, job.dtype, labels)
+        told = (job.checkpoint, job.setting, job.mode, job.dtype, job.kernels, labels)
         for count, row in enumerate(spread(_work, told, todo, job.workers, job.devices), start=1):
             done[row["image"]] = row
             if row["failure"] is None:  # other pictures are tried again by the next call
@@ -157,6 +171,7 @@ def _key(job: CocoJob, labels: dict[int, str]) -> str:
     assert job.checkpoint is not None
     weights = [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in sorted(job.checkpoint.glob("*.safetensors"))]
     told = [str(job.checkpoint.resolve()), weights, asdict(job.setting), job.mode, job.dtype, list(labels.items())]
+    told += key_part(job.kernels)
     seen = hashlib.sha256(json.dumps(told).encode() + job.instances.read_bytes())
     return seen.hexdigest()[:20]
 
@@ -172,13 +187,15 @@ def _work(told: tuple, device: str, image: CocoImage) -> Row:
     from wamdiff2_core.evaluate.frames import read_image
     from wamdiff2_core.scene import Scene
 
-    checkpoint, setting, mode, dtype, labels = told
-    if (checkpoint, device, dtype) not in _drivers:
+    checkpoint, setting, mode, dtype, kernels, labels = told
+    key = (checkpoint, device, dtype, kernels, setting.block_size)
+    if key not in _drivers:
         torch.set_num_threads(1)
         _drivers.clear()
-        # lean: a batch has a row for each category, each as long as a list of boxes
-        _drivers[checkpoint, device, dtype] = Driver.from_checkpoint(checkpoint, device, dtype, kernels="lean")
-    driver = _drivers[checkpoint, device, dtype]
+        _drivers[key] = Driver.from_checkpoint(
+            checkpoint, device, dtype, kernels=kernels, block_sizes=(setting.block_size,)
+        )
+    driver = _drivers[key]
     driver.decoding = setting.config()
     empty: Row = {"image": image.id, "detections": [], "answers_failed": {}, "other": 0, "forwards": 0, "ms": 0.0}
     try:

@@ -42,7 +42,7 @@ class DriveBench:
         chosen = request.options
         ask = AskJob(
             request.checkpoint, request.out / run.ROWS, request.setting, request.device, request.dtype,
-            request.workers, fill=chosen.get("fill", "refuse"),
+            request.workers, fill=chosen.get("fill", "refuse"), kernels=request.kernels,
         )  # fmt: skip
         prompts, descriptions = (Path(chosen[name]) if chosen.get(name) else None for name in PATHS)
         job = run.DriveBenchJob(
@@ -58,7 +58,7 @@ def measured(report: Mapping[str, Any], out: Path) -> Measured:
     files = tuple(str(out / name) for name in (run.PREDICTIONS, run.RESULT))
     return Measured(
         tuple(_figures(report)), report["data"], VERSION, report["no_answer"], tuple(_problems(report)),
-        report["latency_ms"], report["forwards"], files,
+        report["latency_ms"], report["forwards"], files, (report.get("settings") or {}).get("kernels", ""),
     )  # fmt: skip
 
 

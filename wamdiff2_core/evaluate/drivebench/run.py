@@ -51,6 +51,10 @@ class DriveBenchJob:
 
 def evaluate(job: DriveBenchJob) -> dict[str, Any]:
     """Answer, score, write predictions.json and drivebench.json; returns what the last one holds."""
+    settings: text_answers.Row | None = None
+    if job.ask is not None:
+        ask, settings = text_answers.settle(job.ask)
+        job = replace(job, ask=ask)
     asking = _asking(job)
     samples, left_out = data.read_samples(job.questions)
     samples = samples[: job.most] if job.most else samples
@@ -66,6 +70,7 @@ def evaluate(job: DriveBenchJob) -> dict[str, Any]:
     report |= {"twice": data.duplicates(samples), "pred_no_text": told, **score(samples, job.tokenizer, asking)}
     report |= {"failures": text_answers.failures(rows), "black": sum(bool(row.get("black")) for row in rows)}
     report["latency_ms"], report["forwards"] = text_answers.cost(rows)
+    report["settings"] = settings
     write_json(job.out / RESULT, report)
     return report
 

@@ -17,7 +17,7 @@ class Request:
     """One measurement. `options`: the benchmark's entry of the configuration; paths in it start where the command runs.
 
     out: a folder that only this checkpoint, setting and seed write to; rows found there are gone on with.
-    checkpoint: a folder; None for a benchmark that does not decode.
+    checkpoint: a folder; None for a benchmark that does not decode. kernels: what decodes, see `pick.WORDS`.
     """
 
     options: Options
@@ -29,6 +29,7 @@ class Request:
     dtype: str = "float32"
     workers: int = 1
     tell: Callable[[str], None] = lambda text: None
+    kernels: str = "auto"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Measured:
 
     failed: samples that could not be answered or scored; how the figures count them is the benchmark's to say, in
     `problems` too. latency_ms: median of one answer alone, None where answers were not timed one by one.
-    files: official output files, for whoever wants to hand them in.
+    files: official output files, for whoever wants to hand them in. kernels: what decoded; empty: nothing did.
     """
 
     figures: tuple[Figure, ...]
@@ -66,6 +67,7 @@ class Measured:
     latency_ms: float | None = None
     forwards: float | None = None
     files: tuple[str, ...] = ()
+    kernels: str = ""
 
 
 class Benchmark(Protocol):

@@ -9,13 +9,14 @@ from typing import Any
 
 import yaml
 
+from wamdiff2_core.decode.pick import check_word
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.evaluate.decode_grid import Setting, parse_settings
 from wamdiff2_core.evaluate.everything import options as reading
 
 KINDS: reading.Kinds = {
     "checkpoints": dict, "decoding": str, "seeds": list, "device": str, "dtype": str, "workers": int, "out": str,
-    "benchmarks": dict,
+    "benchmarks": dict, "kernels": str,
 }  # fmt: skip
 
 
@@ -35,6 +36,7 @@ class Config:
     workers: int = 1
     out: Path = Path("out/evaluate/all")
     source: Mapping[str, Any] = field(default_factory=dict)
+    kernels: str = "auto"
 
 
 def read_config(path: Path) -> Config:
@@ -65,12 +67,17 @@ def of(raw: Mapping[str, Any], name: str = "configuration") -> Config:
     workers = raw.get("workers", 1)
     if workers < 1:
         raise ConfigError(f"{name}: workers: expected at least 1, got {workers}")
+    kernels = raw.get("kernels", "auto")
+    try:
+        check_word(kernels)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: {error}") from error
     return Config(
         {key: _folders(name, key, value) for key, value in (raw.get("checkpoints") or {}).items()},
         tuple(parse_settings(raw.get("decoding", "B=32,steps=8,threshold=0.9"))),
         {key: options or {} for key, options in benchmarks.items()},
         tuple(seeds), raw.get("device", "cpu"), raw.get("dtype", "float32"), workers,
-        Path(raw.get("out", "out/evaluate/all")), raw,
+        Path(raw.get("out", "out/evaluate/all")), raw, kernels,
     )  # fmt: skip
 
 

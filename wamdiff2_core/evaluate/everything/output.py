@@ -61,6 +61,8 @@ def _section(title: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         f"Data: {'; '.join(dict.fromkeys(d for row in rows for d in row['data']))}.",
         f"Rules: {first['version']}.",
     ]
+    kernels = dict.fromkeys(name for row in rows for name in row["kernels"])
+    facts += [f"Kernels: {', '.join(kernels)}."] if kernels else []
     problems = dict.fromkeys(f"{_who(row)}{line}" for row in rows for line in row["problems"])
     return {
         "title": title,

@@ -12,12 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from wamdiff2_core.decode.pick import needs_an_engine
 from wamdiff2_core.errors import ConfigError, Wamdiff2Error
 from wamdiff2_core.evaluate.decode_grid import Setting
 from wamdiff2_core.evaluate.everything.benchmark import Benchmark, Measured, Request
 from wamdiff2_core.evaluate.everything.config import Config
 from wamdiff2_core.evaluate.everything.table import Cell, absence, rows
 from wamdiff2_core.evaluate.frame_batches import fingerprint
+from wamdiff2_core.evaluate.kernels_used import settled
 from wamdiff2_core.evaluate.machine import machine
 
 # What a user can do something about: errors of ours, a full disk, a device out of memory, a process of a pool that was
@@ -40,12 +42,16 @@ class Place:
 def evaluate(
     config: Config, benchmarks: Sequence[Benchmark], tell: Callable[[str], None] = lambda text: None
 ) -> dict[str, Any]:
-    """The report: rows, absent, errors, what it was measured on. ConfigError for a benchmark that there is not."""
+    """The report: rows, absent, errors, what it was measured on.
+
+    ConfigError for a benchmark that there is not, and, before any runs, for kernels that a checkpoint cannot get.
+    """
     known = {benchmark.name: benchmark for benchmark in benchmarks}
     unknown = set(config.benchmarks) - set(known)
     if unknown:
         raise ConfigError(f"benchmarks: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     needs = {name: _needs(config, benchmark) for name, benchmark in known.items()}
+    _check_kernels(config, [name for name, benchmark in known.items() if benchmark.decodes and not needs[name]])
     cells: list[Cell] = []
     errors: list[dict[str, Any]] = []
     for name, benchmark in known.items():
@@ -68,7 +74,9 @@ def evaluate(
         "errors": errors,
         "settings": dict(config.source),
         "checkpoints": {name: _checkpoints(folders) for name, folders in config.checkpoints.items()},
-        "machine": machine(config.device) | {"device": config.device, "dtype": config.dtype, "workers": config.workers},
+        "machine": machine(config.device)
+        | {"device": config.device, "dtype": config.dtype, "workers": config.workers}
+        | {"kernels": config.kernels},
     }
 
 
@@ -97,6 +105,15 @@ def _needs(config: Config, benchmark: Benchmark) -> list[str]:
     return lines + [f"{f} is no checkpoint folder" for f in folders if not (f / "config.json").is_file()]
 
 
+def _check_kernels(config: Config, decoding: Sequence[str]) -> None:
+    """An engine that is asked for by name and cannot run would fail in each row, after hours in the last."""
+    if not decoding or not needs_an_engine(config.kernels):
+        return
+    sizes = [setting.block_size for setting in config.settings]
+    for folder in (folder for several in config.checkpoints.values() for folder in several):
+        settled(folder, (config.device,), config.dtype, config.kernels, sizes)
+
+
 def _measure(config: Config, benchmark: Benchmark, place: Place, tell: Callable[[str], None]) -> Measured:
     setting = place.setting or Setting()
     if setting.temperature:
@@ -105,7 +122,18 @@ def _measure(config: Config, benchmark: Benchmark, place: Place, tell: Callable[
     out.mkdir(parents=True, exist_ok=True)
     options = config.benchmarks[benchmark.name]
     return benchmark.run(
-        Request(options, out, place.folder, setting, place.seed, config.device, config.dtype, config.workers, tell)
+        Request(
+            options,
+            out,
+            place.folder,
+            setting,
+            place.seed,
+            config.device,
+            config.dtype,
+            config.workers,
+            tell,
+            config.kernels,
+        )  # fmt: skip
     )
 
 

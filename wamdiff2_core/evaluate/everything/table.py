@@ -66,6 +66,7 @@ def _row(cells: Sequence[Cell], name: str) -> Row:
         "problems": _problems(cells),
         "latency_ms": spread([cell.measured.latency_ms for cell in cells])["mean"],
         "forwards": spread([cell.measured.forwards for cell in cells])["mean"],
+        "kernels": list(dict.fromkeys(cell.measured.kernels for cell in cells if cell.measured.kernels)),
         "files": [file for cell in cells for file in cell.measured.files],
     }
 

@@ -38,7 +38,7 @@ class LingoQa:
         chosen = request.options
         ask = AskJob(
             request.checkpoint, request.out / run.ROWS, request.setting, request.device, request.dtype,
-            request.workers, fill=chosen.get("fill", "refuse"),
+            request.workers, fill=chosen.get("fill", "refuse"), kernels=request.kernels,
         )  # fmt: skip
         job = run.LingoJob(
             Path(chosen["references"]), request.out, ask, Path(chosen["images"]),
@@ -54,7 +54,7 @@ def measured(report: Mapping[str, Any], out: Path) -> Measured:
     files = tuple(str(out / name) for name in (run.PREDICTIONS, run.SCORES, run.RESULT))
     return Measured(
         tuple(_figures(report)), report["data"], VERSION, report["no_answer"], tuple(_problems(report)),
-        report["latency_ms"], report["forwards"], files,
+        report["latency_ms"], report["forwards"], files, (report.get("settings") or {}).get("kernels", ""),
     )  # fmt: skip
 
 

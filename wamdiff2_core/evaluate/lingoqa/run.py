@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,10 @@ class LingoJob:
 
 def evaluate(job: LingoJob) -> dict[str, Any]:
     """Answer, score, write predictions.csv, scores.csv and lingoqa.json; returns what the last one holds."""
+    settings: text_answers.Row | None = None
+    if job.ask is not None:
+        ask, settings = text_answers.settle(job.ask)
+        job = replace(job, ask=ask)
     judges = Judges(_lingo(job), _endpoint(job), job.tokenizer)
     samples, left_out = data.read_references(job.references)
     samples = samples[: job.most] if job.most else samples
@@ -64,6 +68,7 @@ def evaluate(job: LingoJob) -> dict[str, Any]:
     report = {"what": "lingoqa", "data": describe(job.references, samples), "rows_left_out": left_out, **report}
     report |= {"failures": text_answers.failures(rows), "black": sum(bool(row.get("black")) for row in rows)}
     report["latency_ms"], report["forwards"] = text_answers.cost(rows)
+    report["settings"] = settings
     write_json(job.out / RESULT, report)
     return report
 

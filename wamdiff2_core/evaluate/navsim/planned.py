@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from wamdiff2_core.errors import CheckpointError, ConfigError, DataError
 from wamdiff2_core.evaluate.decode_grid import Setting
+from wamdiff2_core.evaluate.kernels_used import key_part
 from wamdiff2_core.evaluate.navsim import fields
 from wamdiff2_core.evaluate.navsim.rows import read_json, scenes_of
 from wamdiff2_core.evaluate.spread import spread
@@ -28,13 +29,14 @@ Plans = dict[str, Any]
 
 @dataclass(frozen=True)
 class PlanJob:
-    """Who plans and how. devices: workers get them in turn."""
+    """Who plans and how. devices: workers get them in turn. kernels: see `pick.WORDS`; settled before rows are made."""
 
     checkpoint: Path
     setting: Setting = field(default_factory=Setting)
     devices: tuple[str, ...] = ("cpu",)
     dtype: str = "float32"
     workers: int = 1
+    kernels: str = "auto"
 
     def __post_init__(self) -> None:
         if not (self.checkpoint / "config.json").is_file():
@@ -46,7 +48,7 @@ class PlanJob:
         """Weights by name, size and time, and decoding."""
         files = sorted(self.checkpoint.glob("*.safetensors"))
         weights = [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in files]
-        told = [str(self.checkpoint.resolve()), weights, asdict(self.setting), self.dtype]
+        told = [str(self.checkpoint.resolve()), weights, asdict(self.setting), self.dtype, *key_part(self.kernels)]
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
@@ -68,7 +70,7 @@ def plan_scenes(job: PlanJob, files: Sequence[Path], rows: Path, tell: Callable[
     asked = list(_scenes(files))
     wanted = [one for one in asked if done.get(one[0], {}).get("seen") != one[2]]
     with rows.open("a", encoding="utf-8") as sink:
-        told = (job.checkpoint, job.setting, job.dtype)
+        told = (job.checkpoint, job.setting, job.dtype, job.kernels)
         for count, row in enumerate(spread(_work, told, wanted, job.workers, job.devices), start=1):
             done[row["id"]] = row
             if row["forwards"]:  # scenes that did not reach the model are tried again by the next call
@@ -102,13 +104,15 @@ def _work(told: tuple, device: str, item: tuple[str, Mapping[str, Any], str]) ->
     from wamdiff2_core.driver import Driver
     from wamdiff2_core.evaluate.navsim.devkit import poses_of
 
-    checkpoint, setting, dtype = told
-    key = (checkpoint, device, dtype, setting.block_size)  # an engine is made for its block sizes
+    checkpoint, setting, dtype, kernels = told
+    key = (checkpoint, device, dtype, kernels, setting.block_size)  # an engine is made for its block sizes
     fresh = key not in _drivers
     if fresh:
         torch.set_num_threads(1)
         _drivers.clear()
-        _drivers[key] = Driver.from_checkpoint(checkpoint, device, dtype, block_sizes=(setting.block_size,))
+        _drivers[key] = Driver.from_checkpoint(
+            checkpoint, device, dtype, kernels=kernels, block_sizes=(setting.block_size,)
+        )
     driver = _drivers[key]
     driver.decoding = setting.config()
     name, asked, seen = item

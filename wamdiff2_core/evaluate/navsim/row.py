@@ -33,7 +33,9 @@ class Navsim:
         """See `Benchmark.run`."""
         if request.checkpoint is None:
             raise ConfigError("navsim: expected a checkpoint")
-        planner = PlanJob(request.checkpoint, request.setting, (request.device,), request.dtype, request.workers)
+        planner = PlanJob(
+            request.checkpoint, request.setting, (request.device,), request.dtype, request.workers, request.kernels
+        )
         data, out = Path(request.options["scenes"]), request.out / "navsim.json"
         return measured(run.evaluate(run.NavsimJob(data, out, None, request.workers, planner, request.tell)), out)
 
@@ -60,7 +62,7 @@ def measured(report: Mapping[str, Any], out: Path) -> Measured:
     data = f"{report['data']}, {count} scenes scored"
     return Measured(
         tuple(figures), data, report["version"], failed, tuple(problems), report["latency_ms"], report["forwards"],
-        (str(out),),
+        (str(out),), report["settings"].get("kernels", ""),
     )  # fmt: skip
 
 

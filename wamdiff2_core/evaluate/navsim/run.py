@@ -12,13 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from wamdiff2_core.errors import ConfigError, DataError
+from wamdiff2_core.evaluate.kernels_used import settled, told
 from wamdiff2_core.evaluate.machine import commit, cpu_name
 from wamdiff2_core.evaluate.navsim import stages
 from wamdiff2_core.evaluate.navsim.planned import PlanJob, Planned, Plans, plan_scenes
@@ -59,6 +60,11 @@ def evaluate(job: NavsimJob) -> dict[str, Any]:
     there twice.
     """
     files = _files(job.data)
+    choice = None
+    if job.planner is not None:
+        one = job.planner
+        choice = settled(one.checkpoint, one.devices, one.dtype, one.kernels, (one.setting.block_size,))
+        job = replace(job, planner=replace(one, kernels=choice.word))
     job.out.parent.mkdir(parents=True, exist_ok=True)
     plans, key, planned = _chosen(job, list(files.values()))
     there = fingerprints(files)
@@ -69,9 +75,10 @@ def evaluate(job: NavsimJob) -> dict[str, Any]:
     report["plans_without_scene"] = _without_scene(plans if job.plans else None, rows)
     report["settings"] = {"data": str(job.data), "plans": key, "workers": job.workers}
     report |= {"latency_ms": None, "forwards": None}
-    if job.planner is not None and planned is not None:
+    if job.planner is not None and planned is not None and choice is not None:
         settings = {"checkpoint": str(job.planner.checkpoint), **job.planner.setting.values()}
         report["settings"] |= {**settings, "devices": list(job.planner.devices), "dtype": job.planner.dtype}
+        report["settings"] |= told(choice)
         report |= {"latency_ms": planned.latency_ms, "forwards": planned.forwards}
     report["machine"] = {"cpu": cpu_name(), "commit": commit(), "seconds": time.perf_counter() - began}
     job.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")

@@ -44,9 +44,11 @@ def measure_frames(
     job = frame_run.FrameJob(
         request.checkpoint, data, request.out / "frames.json", (setting.block_size,), setting.steps,
         setting.threshold, setting.rule, most, request.device, request.dtype, request.workers,
+        kernels=request.kernels,
     )  # fmt: skip
     report = frame_run.run(job, Console(quiet=True), kind_of)
-    return {**report["results"][0], "maps": report["settings"]["maps"]}  # type: ignore[index]
+    told = {name: report["settings"][name] for name in ("maps", "kernels")}  # type: ignore[index]
+    return {**report["results"][0], **told}  # type: ignore[index]
 
 
 def figures_of(result: Mapping[str, Any], main: str = "ade_m") -> list[Figure]:
@@ -94,6 +96,7 @@ class Frames:
         return Measured(
             tuple(figures_of(result)), shown, VERSION, failed_of(result),
             tuple(problems_of(result)), result["plan_total_ms"], result["forwards_per_plan"],
+            kernels=result["kernels"],
         )  # fmt: skip
 
 
