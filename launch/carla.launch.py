@@ -15,6 +15,8 @@ def start(context):
     bridge |= {"rig": Path(value(context, "rig")).resolve(), "native": value(context, "native") == "true"}
     checkpoint = Path(value(context, "checkpoint") or graph.default_checkpoint()).resolve()
     driver = {"checkpoint": checkpoint, "block_size": int(value(context, "block_size"))}
+    if value(context, "kernels"):
+        driver["kernels"] = value(context, "kernels")
     bag = Path(value(context, "bag")).resolve() if value(context, "bag") else None
     nodes = graph.carla(bridge, driver, value(context, "controller"), bag)
     return actions(nodes, Path(value(context, "params")), Path(value(context, "out")))
@@ -36,6 +38,7 @@ def generate_launch_description():
             argument("controller", "follower", "follower or waypoint_pid"),
             argument("checkpoint", "", "checkpoint folder; empty: the one that comes along"),
             argument("block_size", 32, "tokens decoded together"),
+            argument("kernels", "", "what decodes: auto, lean, engine, ...; empty: the parameter file's"),
             argument("params", default_parameters("carla.yaml"), "ROS parameter file"),
             argument("out", "out/launch", "folder for the parameters as used"),
             argument("bag", "", "folder for the bag; empty: no recording"),

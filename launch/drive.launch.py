@@ -18,6 +18,8 @@ def start(context):
     cameras = named.split(",") if named else list(given.get("cameras", Settings().cameras))
     checkpoint = value(context, "checkpoint") or given.get("checkpoint") or graph.default_checkpoint()
     parameters = {**given, "checkpoint": Path(checkpoint).resolve(), "cameras": cameras}
+    if value(context, "kernels"):
+        parameters["kernels"] = value(context, "kernels")
     if value(context, "autostart"):
         parameters["autostart"] = value(context, "autostart") == "true"
     prefix = value(context, "prefix")
@@ -32,6 +34,7 @@ def generate_launch_description():
         [
             argument("checkpoint", "", "checkpoint folder; empty: the parameter file's, or the one that comes along"),
             argument("prefix", "/vehicle", "inputs are PREFIX/<camera>/image/compressed, PREFIX/odometry ..."),
+            argument("kernels", "", "what decodes: auto, lean, engine, ...; empty: the parameter file's"),
             argument("cameras", "", "camera names, a,b,c in the checkpoint's order; empty: the parameter file's"),
             argument("autostart", "", "false: `ros2 lifecycle set` configures and activates; empty: as the file says"),
             argument("follow", "true", "also run the follower, which sends PREFIX/control"),

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from wamdiff2_cli.drive import watch
+from wamdiff2_cli.kernels import NodeKernels
 from wamdiff2_cli.needs_ros import check_ros
 from wamdiff2_core.errors import ConfigError
 
@@ -28,6 +29,7 @@ def run(
     checkpoint: Annotated[Path | None, typer.Option(help="Checkpoint folder; default: the one here")] = None,
     rig: Annotated[Path | None, typer.Option(help="Car and cameras; default config/carla_three.yaml")] = None,
     params: Annotated[Path | None, typer.Option(help="ROS parameter file; default config/carla.yaml")] = None,
+    kernels: NodeKernels = None,
     bag: Annotated[Path | None, typer.Option(help="Folder for a bag")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the nodes' logs")] = Path("out/carla"),
 ) -> None:
@@ -44,5 +46,8 @@ def run(
     bridge: dict[str, Any] = {"host": host, "port": port, "town": town, "role_name": role_name, "spawn": spawn}
     bridge |= {"goal": goal, "seed": seed, "tick_owner": tick_owner, "native": native}
     bridge["rig"] = str((rig or config / "carla_three.yaml").resolve())
-    nodes = graph.carla(bridge, {"checkpoint": str(folder.resolve())}, controller, bag)
+    driver: dict[str, Any] = {"checkpoint": str(folder.resolve())}
+    if kernels is not None:
+        driver["kernels"] = kernels
+    nodes = graph.carla(bridge, driver, controller, bag)
     watch(nodes, out / "log", params or config / "carla.yaml")

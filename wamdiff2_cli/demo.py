@@ -77,10 +77,11 @@ def drive_once(options: DemoOptions, console: Console) -> tuple[float, bool]:
     """Run the nodes until the drive is over or Ctrl-C, with a progress line.
 
     Returns seconds of real time that the drive took, and whether it was interrupted once it had begun; before that
-    there is nothing to sum up, and KeyboardInterrupt goes on.
+    there is nothing to sum up, and KeyboardInterrupt goes on. Raises ConfigError, before an earlier drive's results are
+    cleared, for what the driver node could not be configured with.
     """
     from wamdiff2_core.rig import load_rig
-    from wamdiff2_ros import graph
+    from wamdiff2_ros import beforehand, graph
     from wamdiff2_ros.monitor import Monitor
     from wamdiff2_ros.supervisor import Supervisor
 
@@ -91,13 +92,14 @@ def drive_once(options: DemoOptions, console: Console) -> tuple[float, bool]:
     own = {**dial, "cameras": cameras, "rig": rig, "checkpoint": str(options.checkpoint.resolve())}
     if options.kernels is not None:
         own["kernels"] = options.kernels
-    clear_folder(options.out)
     nodes = graph.demo(cameras, world, own, options.out.resolve() / "bag")
+    beforehand.check(nodes, options.params)
     with Monitor() as monitor:
         present = monitor.others({spec.name for spec in nodes})
         if present:
             names = ", ".join(sorted(present))
             raise ConfigError(f"nodes named {names} are running already; end them, or set another ROS_DOMAIN_ID")
+        clear_folder(options.out)
         with Supervisor(nodes, options.out / "log", options.params) as supervisor, Live(console=console) as live:
             began_s, interrupted = time.monotonic(), False
             try:

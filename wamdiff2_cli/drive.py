@@ -49,10 +49,15 @@ def run(
 
 
 def watch(nodes: Sequence[NodeSpec], log: Path, parameter_file: Path) -> None:
-    """Run nodes as processes until Ctrl-C, with a line about the driver. Raises NodeDied if one ends."""
+    """Run nodes as processes until Ctrl-C, with a line about the driver. Raises NodeDied if one ends.
+
+    ConfigError, before any is started, for what the driver node could not be configured with.
+    """
+    from wamdiff2_ros import beforehand
     from wamdiff2_ros.monitor import Monitor
     from wamdiff2_ros.supervisor import Supervisor
 
+    beforehand.check(nodes, parameter_file)
     console = Console(stderr=True)
     try:
         with Monitor() as monitor, Supervisor(nodes, log, parameter_file) as supervisor, Live(console=console) as live:

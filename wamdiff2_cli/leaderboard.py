@@ -48,11 +48,20 @@ def run(
 def _check(config: Path) -> None:
     """What is wrong with the settings shows now: the leaderboard would score each route 0 and end well."""
     from wamdiff2_core.agent.settings import load_settings
-    from wamdiff2_core.errors import ConfigError
+    from wamdiff2_core.errors import ConfigError, Wamdiff2Error
 
     settings = load_settings(config)
-    if settings.mode != "ros" and not settings.checkpoint_folder.is_dir():
-        raise ConfigError(f"{config}: checkpoint: expected a folder, got {settings.checkpoint_folder}")
+    if settings.mode == "ros":
+        return
+    folder = settings.checkpoint_folder
+    if not folder.is_dir():
+        raise ConfigError(f"{config}: checkpoint: expected a folder, got {folder}")
+    from wamdiff2_core.evaluate.kernels_used import settled
+
+    try:
+        settled(folder, (settings.device,), settings.dtype, settings.kernels, (settings.block_size,))
+    except Wamdiff2Error as error:
+        raise ConfigError(f"{config}: {error}") from error
 
 
 def _listed(text: str) -> tuple[str, ...]:

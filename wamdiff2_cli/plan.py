@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from wamdiff2_core.scene import Scene
 
 NAME = "plan"
+_MOST = "an engine (--kernels) draws at most 64"  # wamdiff2_core.readiness.ROWS, which would load PyTorch
 
 
 def run(
@@ -30,7 +31,7 @@ def run(
     steps: Annotated[int, typer.Option(min=1, help="Most denoising steps per block")] = 8,
     threshold: Annotated[float, typer.Option(min=0.0, max=1.0, help="Probability from which a token is taken")] = 0.9,
     rule: Annotated[str, typer.Option(help="dynamic, static, sequential or ordered")] = "dynamic",
-    candidates: Annotated[int, typer.Option(min=0, help="Also draw so many plans at random")] = 0,
+    candidates: Annotated[int, typer.Option(min=0, help=f"Also draw so many plans at random; {_MOST}")] = 0,
     temperature: Annotated[float, typer.Option(min=0.0, help="Of these draws; 0: none is random")] = 1.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Of these draws; default: others each time")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
@@ -44,10 +45,14 @@ def run(
     from wamdiff2_cli.checkpoints import checkpoint_folder
     from wamdiff2_core import DecodingConfig, Driver
     from wamdiff2_core.evaluate.frames import read_image
+    from wamdiff2_core.kernel_choice import foresee
     from wamdiff2_core.scene import EgoState, Plan, Scene
 
     decoding = DecodingConfig(block_size=block_size, steps=steps, rule=rule, threshold=threshold)
-    driver = Driver.from_checkpoint(checkpoint_folder(checkpoint), device, dtype, decoding, kernels)
+    folder = checkpoint_folder(checkpoint)
+    if candidates:
+        foresee(folder, device, dtype, kernels, (block_size,)).check_candidates(candidates)
+    driver = Driver.from_checkpoint(folder, device, dtype, decoding, kernels)
     pictures = {name: read_image(path) for name, path in zip(_cameras(driver, len(images)), images)}
     scene = Scene(pictures, instruction, EgoState((speed, 0.0)), question)
     results = driver.answer(scene, ("plan", "detect", "ask") if question else ("plan", "detect"))

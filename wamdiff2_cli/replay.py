@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from wamdiff2_cli.kernels import Kernels
+
 if TYPE_CHECKING:
     from wamdiff2_core.decode.config import DecodingConfig
     from wamdiff2_core.evaluate.limits import Limit
@@ -39,6 +41,7 @@ def run(
     pictures: Annotated[int, typer.Option(min=0, help="Frames with pictures in the report")] = 150,
     device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, ...")] = "float32",
+    kernels: Kernels = "auto",
     threads: Annotated[int, typer.Option(min=1, help="Threads of torch")] = 2,
     rig: Annotated[Path | None, typer.Option(help="Camera rig file; default: the demo's")] = None,
     out: Annotated[Path, typer.Option(help="Folder for replay.json, frames.jsonl, report.html")] = Path("out/replay"),
@@ -51,6 +54,7 @@ def run(
     from wamdiff2_cli.checkpoints import checkpoint_folder
     from wamdiff2_cli.evaluate import block_sizes
     from wamdiff2_core import DecodingConfig
+    from wamdiff2_core.evaluate.kernels_used import settled, told
     from wamdiff2_core.rig import load_rig
     from wamdiff2_ros import replay_run
     from wamdiff2_ros.graph import share_folder
@@ -65,15 +69,17 @@ def run(
     settings = [DecodingConfig(size, min(steps, size), rule, threshold) for size in sizes]
     stated = {"bag": str(bag), "checkpoint": str(folder), "steps": steps, "threshold": threshold, "rule": rule}
     stated |= {"tasks": tasks, "live": live, "device": device, "dtype": dtype, "threads": threads}
+    choice = settled(folder, (device,), dtype, kernels, sizes)
+    stated |= told(choice)
     console = Console(stderr=True, quiet=as_json)
-    opened, replay = (_live if live else _offline)(request, folder, settings, stated, out, console)
+    opened, replay = (_live if live else _offline)(request, folder, settings, stated, choice.word, out, console)
     report = replay_run.finish(request, opened, replay, sizes, stated, cameras, out)
     _show(report, out, as_json)
     raise typer.Exit(report["exit_code"])
 
 
 def _offline(
-    request: Request, folder: Path, settings: Sequence[DecodingConfig], stated: dict[str, Any], out: Path,
+    request: Request, folder: Path, settings: Sequence[DecodingConfig], stated: dict[str, Any], kernels: str, out: Path,
     console: Console,
 ) -> tuple[Opened, Replay]:  # fmt: skip
     import torch
@@ -83,19 +89,19 @@ def _offline(
 
     torch.set_num_threads(stated["threads"])
     sizes = [one.block_size for one in settings]
-    driver = Driver.from_checkpoint(folder, stated["device"], stated["dtype"], block_sizes=sizes)
+    driver = Driver.from_checkpoint(folder, stated["device"], stated["dtype"], kernels=kernels, block_sizes=sizes)
     return run_offline(request, driver, settings, console)
 
 
 def _live(
-    request: Request, folder: Path, settings: Sequence[DecodingConfig], stated: dict[str, Any], out: Path,
+    request: Request, folder: Path, settings: Sequence[DecodingConfig], stated: dict[str, Any], kernels: str, out: Path,
     console: Console,
 ) -> tuple[Opened, Replay]:  # fmt: skip
     from wamdiff2_cli.needs_ros import check_ros
     from wamdiff2_ros.replay_live import run_live
 
     check_ros()
-    return run_live(request, folder, settings, stated, out / "nodes", console)
+    return run_live(request, folder, settings, stated, out / "nodes", console, kernels=kernels)
 
 
 def _topics(given: Sequence[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from launch.events import Shutdown
 from launch.substitutions import LaunchConfiguration
 from launch_ros.actions import Node
 
+from wamdiff2_ros import beforehand
 from wamdiff2_ros.graph import NodeSpec, share_folder
 from wamdiff2_ros.settings_report import run_warning
 from wamdiff2_ros.supervisor import environment, write_parameters
@@ -31,8 +32,10 @@ def actions(nodes: Iterable[NodeSpec], parameter_file: Path, folder: Path) -> li
     """The DDS profile and one action per node; the launch ends when a node that ends the run does.
 
     Parameters go through one file in `folder`, written per node name, so that they win over the parameter file's.
+    Raises ConfigError, which ends the launch before it starts a process, for what the driver node would refuse.
     """
     nodes = list(nodes)
+    beforehand.check(nodes, parameter_file)
     folder.mkdir(parents=True, exist_ok=True)
     parameters = write_parameters(folder / "params.yaml", nodes, parameter_file)
     profiles = [(n, v) for n, v in environment().items() if n.endswith("_DEFAULT_PROFILES_FILE")]

@@ -21,6 +21,7 @@ ON_STALE_PLAN = ("stop", "silence")
 # wamdiff2_core.decode.pick.WORDS, which would load PyTorch; a test compares them.
 KERNELS = ("auto", "lean", "plain", "engine", "torch", "torch_fp8", "triton", "triton_fp8")
 SCORERS = ("none", "likelihood", "remasked", "learned")  # of wamdiff2_core.select; "rules" wants recorded boxes
+MOST_CANDIDATES = 64  # of wamdiff2_core.readiness.ROWS: more at once than an engine is made for
 MOST_SCORED = 32
 # Decide what is loaded and subscribed, so they are fixed from configure until cleanup.
 FIXED_AFTER_CONFIGURE = frozenset({
@@ -128,7 +129,7 @@ class Settings:
 
     def _output_problems(self) -> list[str]:
         return [
-            _within("candidates", self.candidates, 0, 64),
+            _within("candidates", self.candidates, 0, MOST_CANDIDATES),
             _within("candidate_temperature", self.candidate_temperature, 0.01, 10.0),
             _one_of("scorer", self.scorer, SCORERS),
             "" if self.scorer == "none" else _within("candidates (with a scorer)", self.candidates, 0, MOST_SCORED),
@@ -172,7 +173,12 @@ DESCRIPTIONS: dict[str, Description] = {
         "drop (go without it, where the checkpoint allows that); fixed after configure"
     ),
     "rig": Description("Rig file that says where the cameras are; needed to draw the overlay; fixed after configure"),
-    "block_size": Description("Tokens decoded together; 1 is autoregressive", 1, 256),
+    "block_size": Description(
+        "Tokens decoded together; 1 is autoregressive. Once configured, an engine takes 1, 4, 8, 16, 32, the "
+        "checkpoint's, and those that block_size and deadline_dials named before",
+        1,
+        256,
+    ),
     "steps": Description("Most denoising steps per block", 1, 256),
     "rule": Description("Which tokens a step accepts: dynamic, static, sequential, ordered"),
     "threshold": Description("Probability from which the dynamic rule accepts a token", 0.0, 1.0),
@@ -180,7 +186,9 @@ DESCRIPTIONS: dict[str, Description] = {
     "deadline_ms": Description(
         "Budget of an answer in milliseconds: block size and steps are chosen to meet it; 0: as they are set", 0.0, 60e3
     ),
-    "deadline_dials": Description("Block size x steps to choose from in deadline mode, such as 16x8"),
+    "deadline_dials": Description(
+        "Block size x steps to choose from in deadline mode, such as 16x8; with an engine as for block_size"
+    ),
     "deadline_calibration_s": Description("Most seconds that configure measures them for", 0.0, 120.0),
     "tasks": Description("What to answer: plan, detect, ask"),
     "plan_rate_hz": Description("Most plans per second, 0: one for every group of frames", 0.0, 100.0),
@@ -198,7 +206,12 @@ DESCRIPTIONS: dict[str, Description] = {
     "max_question_length": Description("Most characters of a question; a longer one is refused", 1, MAX_QUESTION),
     "overlay": Description("Publish what was seen and decided, drawn into the first camera's image"),
     "markers": Description("Publish markers of plan, candidates and boxes for viewers, while somebody listens"),
-    "candidates": Description("Further plans drawn at random after each plan, 0: none; each costs about a plan", 0, 64),
+    "candidates": Description(
+        f"Further plans drawn at random after each plan, 0: none; each costs about a plan; at most {MOST_CANDIDATES}, "
+        f"with a scorer {MOST_SCORED}",
+        0,
+        MOST_CANDIDATES,
+    ),
     "candidate_temperature": Description("Temperature that candidates are drawn at; 1: as the model says", 0.01, 10.0),
     "candidate_paces": Description("With a scorer: the plan's path at 0.7, 0.85 and 1.1 times its speed competes, too"),
     "scorer": Description("What chooses among plan and candidates: none (the plan), likelihood, remasked, learned"),

@@ -32,7 +32,7 @@ PATIENT |= {"image_reliability": "reliable", "use_sim_time": True}
 
 def run_live(
     request: Request, folder: Path, settings: Sequence[DecodingConfig], stated: Mapping[str, Any], out: Path,
-    console: Console, module: str = "",
+    console: Console, module: str = "", kernels: str = "auto",
 ) -> tuple[Opened, Replay]:  # fmt: skip
     """Answer every moment of the bag through a driver node. `module`: another node to run, for tests.
 
@@ -49,7 +49,7 @@ def run_live(
         return opened, replay
     transport = _transport(opened)
     for config in settings:
-        spec = _spec(folder, cameras, transport, tasks, config, stated, module)
+        spec = _spec(folder, cameras, transport, tasks, config, stated, module, kernels)
         with Supervisor([spec], out / f"block_{config.block_size}") as nodes, Player(footage, transport) as player:
             player.wait_for_driver(nodes.over)
             _play(player, nodes, moments, tasks, config.block_size, replay, console)
@@ -144,11 +144,11 @@ def _transport(opened: Opened) -> str:
 
 def _spec(
     folder: Path, cameras: Sequence[str], transport: str, tasks: Sequence[str], config: DecodingConfig,
-    stated: Mapping[str, Any], module: str,
+    stated: Mapping[str, Any], module: str, kernels: str,
 ) -> NodeSpec:  # fmt: skip
     parameters = {**PATIENT, "checkpoint": str(folder.resolve()), "cameras": list(cameras), "tasks": list(tasks)}
     parameters |= {"image_transport": transport, "block_size": config.block_size, "steps": config.steps}
     parameters |= {"rule": config.rule, "threshold": config.threshold, "threads": stated["threads"]}
-    parameters |= {"device": stated["device"], "dtype": stated["dtype"], "autostart": True}
+    parameters |= {"device": stated["device"], "dtype": stated["dtype"], "kernels": kernels, "autostart": True}
     remaps = [*inputs_from(PREFIX, cameras, transport), ("/clock", f"{PREFIX}/clock")]
     return NodeSpec(NODE, "driver_node", parameters, remaps, module=module)

@@ -11,8 +11,10 @@ from typer.testing import CliRunner
 
 from wamdiff2_cli import bench, checks, doctor, main
 from wamdiff2_cli.main import app
+from wamdiff2_core import driver as driver_module
 from wamdiff2_core.errors import CheckpointError, ConfigError, DataError, Wamdiff2Error
 from wamdiff2_core.evaluate import speed
+from wamdiff2_core.readiness import ROWS
 from wamdiff2_sim import evaluate as closed_loop
 
 
@@ -200,6 +202,70 @@ def test_a_wrong_word_for_kernels_is_refused_before_results_are_cleared(tmp_path
     for command in ("demo", "drive"):
         assert "--kernels: expected one of auto, lean" in str(refused(command, "--kernels", "fast", "--out", tmp_path))
     assert kept.is_file()
+
+
+def test_kernels_that_cannot_run_end_a_command_in_one_line_before_anything_is_cleared_or_started(
+    micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rclpy")
+    from wamdiff2_ros import carla_client, monitor, supervisor
+
+    monkeypatch.setattr(supervisor.Supervisor, "__enter__", lambda self: pytest.fail("started processes"))
+    monkeypatch.setattr(monitor.Monitor, "__enter__", lambda self: pytest.fail("joined the network"))
+    monkeypatch.setattr(carla_client, "load_carla", lambda: None)
+    kept = tmp_path / "summary.json"
+    kept.write_text("{}")
+    (tmp_path / "bag").mkdir()
+    file = tmp_path / "params.yaml"
+    file.write_text("/wamdiff2: {ros__parameters: {kernels: triton, candidates: 3}}\n")
+    for command in ("demo", "drive", "carla"):
+        base = (command, "--checkpoint", micro, "--out", tmp_path)
+        for options in (("--kernels", "triton"), ("--params", file)):
+            told = str(refused(*base, *options))
+            assert told.startswith("kernels triton: expected a CUDA device, got cpu; ") and "auto" in told
+            assert "\n" not in told and "parameters:" not in told
+    file.write_text("/wamdiff2: {ros__parameters: {candidates: 65, device: cpu}}\n")
+    assert str(refused("demo", "--checkpoint", micro, "--out", tmp_path, "--params", file)).startswith("candidates: 65")
+    file.write_text("/wamdiff2: {ros__parameters: {device: 'cuda:93'}}\n")
+    assert "cuda:93" in str(refused("drive", "--checkpoint", micro, "--out", tmp_path, "--params", file))
+    assert kept.is_file() and (tmp_path / "bag").is_dir()
+
+
+def test_commands_that_load_by_themselves_refuse_kernels_before_they_read_anything(
+    micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_module, "load_model", lambda *a, **k: pytest.fail("read weights"))
+    for command in (
+        ("bench", "--checkpoint", micro, "--out", tmp_path / "b.json"),
+        ("plan", tmp_path / "a.jpg", "--checkpoint", micro),
+        ("replay", tmp_path / "no_bag", "--checkpoint", micro, "--out", tmp_path / "out"),
+        ("replay", tmp_path / "no_bag", "--checkpoint", micro, "--out", tmp_path / "out", "--live"),
+    ):
+        told = str(refused(*command, "--kernels", "triton"))
+        assert told.startswith("kernels triton: expected a CUDA device, got cpu; "), command
+        assert str(refused(*command, "--kernels", "fast")).startswith("--kernels: expected one of auto, lean")
+    settings = tmp_path / "agent.yaml"
+    settings.write_text(f"checkpoint: {micro}\nkernels: triton\n")
+    told = str(refused("leaderboard", "--ids", "24211", "--config", settings, "--out", tmp_path / "out"))
+    assert told.startswith(f"{settings}: kernels triton: expected a CUDA device")
+    assert not (tmp_path / "out").exists() and not (tmp_path / "b.json").exists()
+
+
+def test_more_candidates_than_an_engine_draws_are_refused_at_once_and_help_says_how_many(
+    micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_module, "load_model", lambda *a, **k: pytest.fail("read weights"))
+    options = (tmp_path / "a.jpg", "--checkpoint", micro, "--kernels", "torch", "--candidates", ROWS[-1] + 1)
+    assert f"decode at most {ROWS[-1]} at once, got {ROWS[-1] + 1}" in str(refused("plan", *options))
+    text = CliRunner().invoke(app, ["plan", "--help"], env={"COLUMNS": "200"}).stdout
+    assert f"draws at most {ROWS[-1]}" in text
+
+
+def test_replay_through_an_engine_says_so(micro: Path, bag: Path, tmp_path: Path) -> None:
+    options = ("--checkpoint", micro, "--block-sizes", "12", "--steps", 2, "--frames", 1, "--threads", 1)
+    report = json.loads(run("replay", bag, *options, "--kernels", "engine", "--out", tmp_path, "--json"))
+    assert report["settings"]["kernels"] == "engine torch" and "no Triton" in report["settings"]["kernels_reason"]
+    assert [row["frames"] for row in report["results"]] == [1]
 
 
 def test_train_names_the_recipes() -> None:
