@@ -182,15 +182,21 @@ def attention(tokens: int, prefix: int, places: int, variants: dict[str, TritonO
 
 
 def flashinfer_us(q: torch.Tensor, limit: torch.Tensor, caches: list[Cache]) -> dict[str, float]:
-    """FlashInfer's paged prefill, planned once; empty where it is not installed or cannot build."""
+    """FlashInfer's paged prefill, planned once, as it likes it and with the mask that the engine's passes have.
+
+    Empty where it is not installed or cannot build.
+    """
     from wamdiff2_core.decode.engine.flashinfer_ops import FlashInferOps, ready
 
     if not ready():
         return {}
     pages = caches[0].pages  # the plan holds one table, so all caches go by it
-    ops = FlashInferOps(PAGE, rows=1, tokens=len(q), places=pages.shape[1] * PAGE, device=q.device)
-    ops.plan(pages.cpu(), limit.cpu(), SHAPE)
-    return {"flashinfer": graph_us([partial(ops.attend, q, c.keys, c.values, pages, limit, SHAPE) for c in caches])}
+    ops = FlashInferOps(PAGE, SHAPE, rows=1, tokens=len(q), places=pages.shape[1] * PAGE, device=q.device)
+    found = {}
+    for label, mode in (("flashinfer", None), ("flashinfer, masked", "mask")):
+        ops.plan(pages.cpu(), limit.cpu(), mode)
+        found[label] = graph_us([partial(ops.attend, q, c.keys, c.values, pages, limit, SHAPE) for c in caches])
+    return found
 
 
 class Step:

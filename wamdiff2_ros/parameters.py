@@ -19,7 +19,7 @@ TRANSPORTS = ("compressed", "raw")
 RELIABILITIES = ("best_effort", "reliable")
 ON_STALE_PLAN = ("stop", "silence")
 # wamdiff2_core.decode.pick.WORDS, which would load PyTorch; a test compares them.
-KERNELS = ("auto", "lean", "plain", "engine", "torch", "torch_fp8", "triton", "triton_fp8")
+KERNELS = ("auto", "lean", "plain", "engine", "torch", "torch_fp8", "triton", "triton_fp8", "flashinfer")
 SCORERS = ("none", "likelihood", "remasked", "learned")  # of wamdiff2_core.select; "rules" wants recorded boxes
 MOST_CANDIDATES = 64  # of wamdiff2_core.readiness.ROWS: more at once than an engine is made for
 MOST_SCORED = 32
@@ -160,7 +160,7 @@ DESCRIPTIONS: dict[str, Description] = {
     ),
     "kernels": Description(
         "What decodes: auto (the captured engine with Triton's kernels where they can run, else lean), lean, plain, "
-        "engine, or the engine with one set: torch, torch_fp8, triton, triton_fp8; fixed after configure"
+        "engine, or the engine with one set: torch, torch_fp8, triton, triton_fp8, flashinfer; fixed after configure"
     ),
     "threads": Description("CPU threads of the model, 0: leave it to PyTorch; fixed after configure", 0, 256),
     "cameras": Description("Cameras in the order that the checkpoint was trained with; fixed after configure"),

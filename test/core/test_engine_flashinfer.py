@@ -6,16 +6,13 @@ and the library the same runs for real.
 
 from __future__ import annotations
 
-import math
 import stat
-import sys
-import types
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flashinfer_stand_in import StandIn, install
 
 from wamdiff2_core.decode.engine import flashinfer_checks, flashinfer_ops
 from wamdiff2_core.decode.engine.flashinfer_checks import (
@@ -26,13 +23,14 @@ from wamdiff2_core.decode.engine.flashinfer_checks import (
     findings,
     first_obstacle,
 )
-from wamdiff2_core.decode.engine.flashinfer_ops import FlashInferOps, build, check_shape, here, layout, ready
+from wamdiff2_core.decode.engine.flashinfer_ops import FlashInferOps, build, check_shape, here, ready
+from wamdiff2_core.decode.engine.flashinfer_plan import Mask, layout, padded, whole_pages
 from wamdiff2_core.decode.engine.ops import Shape, TorchOps
 from wamdiff2_core.errors import ConfigError
 
 HOPPER = (9, 0)
 VERSION = "0.6.8.post1"
-PAGE = 4
+PAGE = 8
 
 
 class Machine:
@@ -240,109 +238,73 @@ def test_kinds_of_masks() -> None:
         ([[7, 7], [3, 3]], "full"), ([[7], [3]], "full"), ([[6, 7], [1, 2]], "causal"), ([[7, 7], [1, 2]], "mask"),
         ([[0, 1], [1, 2]], "mask"), ([[3, 3, 7, 7], [1, 1, 5, 5]], "mask"),
     ):  # fmt: skip
-        told = layout(pages, torch.tensor(limits, dtype=torch.int32).view(-1), PAGE)
+        told = layout(pages, torch.tensor(limits, dtype=torch.int32).view(-1), 4)
         assert told.mode == mode
         assert told.starts.tolist() == [0, len(limits[0]), 2 * len(limits[0])]
     full = torch.tensor([7, 7, 3, 3], dtype=torch.int32)
-    assert layout(pages, full, PAGE, "mask").mode == "mask"
+    assert layout(pages, full, 4, "mask").mode == "mask"
     with pytest.raises(ConfigError, match="planned as causal"):
-        layout(pages, full, PAGE, "causal")
-    assert layout(pages, torch.tensor([7, 3], dtype=torch.int32), PAGE, "causal").mode == "causal"  # one token: both
+        layout(pages, full, 4, "causal")
+    assert layout(pages, torch.tensor([7, 3], dtype=torch.int32), 4, "causal").mode == "causal"  # one token: both
     with pytest.raises(ConfigError, match="21"):
-        layout(pages, torch.tensor([21, 3], dtype=torch.int32), PAGE)
+        layout(pages, torch.tensor([21, 3], dtype=torch.int32), 4)
 
 
 def test_pages_on_and_off_the_edge() -> None:
+    """A mask is over whole pages, the other kinds end with the last place; a row that sees nothing has one page."""
     pages = pages_of(3, 5)
-    told = layout(pages, torch.tensor([8, 9, 0], dtype=torch.int32), PAGE)
-    assert told.page_starts.tolist() == [0, 2, 5, 6] and told.last.tolist() == [4, 1, 1]
-    assert told.pages.tolist() == [*pages[0, :2].tolist(), *pages[1, :3].tolist(), int(pages[2, 0])]
+    for limits, mode, last in (([8, 9, 1], "full", [4, 1, 1]), ([8, 9, 0], "mask", [4, 4, 4])):
+        told = layout(pages, torch.tensor(limits, dtype=torch.int32), 4)
+        assert told.mode == mode and told.page_starts.tolist() == [0, 2, 5, 6] and told.last.tolist() == last
+        assert told.pages.tolist() == [*pages[0, :2].tolist(), *pages[1, :3].tolist(), int(pages[2, 0])]
+    told = whole_pages(padded([[5, 3], [7]], 4), 2, 16)
+    assert told.pages.tolist() == [5, 3, 7, 0, 0] and told.page_starts.tolist() == [0, 2, 3, 4, 5]
+    assert told.starts.tolist() == [0, 2, 4, 6, 8] and told.last.tolist() == [16] * 4
 
 
-class StandIn:
-    """FlashInfer's wrapper: `run` does what the buffers say at that moment, as a captured kernel would."""
-
-    def __init__(self, workspace, layout_name, use_cuda_graph, backend, **buffers) -> None:
-        assert use_cuda_graph and layout_name == "NHD" and backend == "fa2"
-        self.buffers: dict[str, Any] = buffers
-        self.bits: Any = buffers.get("custom_mask_buf")
-        self.bit_starts: Any = buffers.get("mask_indptr_buf")
-        self.most: int | None = None
-
-    def plan(
-        self, starts, page_starts, pages, last, heads, kv_heads, size, page_size, causal, sm_scale, q_data_type,
-        kv_data_type, packed_custom_mask,
-    ) -> None:  # fmt: skip
-        assert (packed_custom_mask is None) == (self.bits is None)
-        self.most = self.most or int(starts[-1])
-        assert int(starts[-1]) <= self.most and len(pages) <= len(self.buffers["paged_kv_indices_buf"])
-        self.buffers["qo_indptr_buf"].copy_(starts)
-        self.buffers["paged_kv_indptr_buf"].copy_(page_starts)
-        self.buffers["paged_kv_last_page_len_buf"].copy_(last)
-        self.buffers["paged_kv_indices_buf"][: len(pages)].copy_(pages)
-        if packed_custom_mask is not None:
-            self.bits[: len(packed_custom_mask)].copy_(packed_custom_mask)
-            self.bit_starts.fill_(2**30)  # what the library leaves here for packed bits is of no use
-        self.causal, self.scale, self.page_size = causal, sm_scale, page_size
-
-    def run(self, q, caches, out=None):
-        keys, values = caches
-        starts, page_starts = self.buffers["qo_indptr_buf"], self.buffers["paged_kv_indptr_buf"]
-        out = torch.empty_like(q) if out is None else out
-        for row in range(len(starts) - 1):
-            table = self.buffers["paged_kv_indices_buf"][page_starts[row] : page_starts[row + 1]].long()
-            places = (len(table) - 1) * self.page_size + int(self.buffers["paged_kv_last_page_len_buf"][row])
-            query = q[starts[row] : starts[row + 1]].float()
-            key, value = (one[table].flatten(0, 1)[:places].float() for one in (keys, values))
-            group = query.shape[1] // key.shape[1]
-            scores = torch.einsum("qhd,khd->hqk", query, key.repeat_interleave(group, 1)) * self.scale
-            width = len(query)
-            if self.bits is not None:
-                raw = self.bits[self.bit_starts[row] :].cpu().numpy()
-                seen = torch.from_numpy(np.unpackbits(raw, bitorder="little")[: width * places].copy())
-                scores = scores.masked_fill(seen.view(width, places).to(scores.device) == 0, -math.inf)
-            elif self.causal:
-                seen = torch.ones(width, places, dtype=torch.bool).tril(places - width)
-                scores = scores.masked_fill(~seen.to(scores.device), -math.inf)
-            weights = scores.softmax(-1)
-            out[starts[row] : starts[row + 1]] = torch.einsum(
-                "hqk,khd->qhd", weights, value.repeat_interleave(group, 1)
-            ).to(q.dtype)
-        return out
+def bits_of(limits: list[list[int]], places: list[int]) -> torch.Tensor:
+    """The mask as the library's kernels read it, packed the slow way: every row's from a byte on."""
+    rows = [torch.arange(n) < torch.tensor(row)[:, None] for row, n in zip(limits, places, strict=True)]
+    return torch.cat([torch.from_numpy(np.packbits(row.flatten().numpy(), bitorder="little")) for row in rows])
 
 
-def stand_in() -> Any:
-    """Enough of the library for our file."""
-    module: Any = types.ModuleType("flashinfer")
-    module.BatchPrefillWithPagedKVCacheWrapper = StandIn
-
-    def rmsnorm(x, weight, eps):
-        return (x.float() * (x.float().pow(2).mean(-1, keepdim=True) + eps).rsqrt() * weight.float()).to(x.dtype)
-
-    def rope(positions, query, key, head_size, table):
-        assert table.dtype == torch.float32 and table.shape[1] == head_size
-        cos, sin = table[positions.long()][:, None].chunk(2, -1)
-        for one in (query, key):
-            left, right = one.view(len(one), -1, head_size).float().chunk(2, -1)
-            turned = torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
-            one.copy_(turned.to(one.dtype).view_as(one))
-
-    module.rmsnorm, module.apply_rope_with_cos_sin_cache_inplace = rmsnorm, rope
-    module.silu_and_mul = lambda x: torch.nn.functional.silu(x.chunk(2, -1)[0]) * x.chunk(2, -1)[1]
-    return module
+def test_the_device_writes_the_bits_that_the_kernels_read() -> None:
+    """Rows with different numbers of pages, limits on and off bytes and pages, none and all; and again over that."""
+    pages, mask = [[1, 2, 3], [4], [5, 6]], Mask(3, 2, 5 * 16, torch.device("cpu"))
+    for part in (pages, pages[::-1], pages[:1]):
+        told = whole_pages(padded(part, 3), 2, 16)
+        mask.load(told, 16)
+        places = [16 * int(count) for count in told.page_starts.diff()]
+        for limits in ([[48, 0], [15, 16], [17, 8]], [[1, 7], [8, 9], [0, 0]], [[33, 40], [16, 1], [31, 32]]):
+            capped = [[min(one, n) for one in row] for row, n in zip(limits, places, strict=True)]
+            mask.bits.fill_(0xAA)
+            mask.write(torch.tensor(capped, dtype=torch.int32))
+            want = bits_of(capped, places)
+            assert (mask.bits[len(want) : -1] == 0xAA).all()  # no token writes behind its own bytes
+            assert torch.equal(mask.bits[: len(want)], want), (part, limits)
+            assert mask.starts.tolist() == [0, *torch.tensor([2 * n // 8 for n in places]).cumsum(0).tolist()]
+    full = whole_pages([[*range(5)]] * 3, 2, 16)
+    mask.load(full, 16)
+    mask.write(torch.full((3, 2), 80, dtype=torch.int32))
+    assert (mask.bits[:-1] == 255).all() and len(mask.bits) == 61
 
 
 @pytest.fixture
 def ops(monkeypatch) -> FlashInferOps:
     """Our file over the stand-in, on the processor."""
-    monkeypatch.setitem(sys.modules, "flashinfer", stand_in())
-    monkeypatch.setattr(flashinfer_ops, "here", list)
-    monkeypatch.setattr(flashinfer_ops, "WORKSPACE_BYTES", 16)
-    return FlashInferOps(PAGE, rows=3, tokens=24, places=40, device="cpu")
+    install(monkeypatch)
+    return made("cpu")
 
 
 SHAPE = Shape(4, 2, 64, 0.125, 1e-6)
+
+
+def made(device: str) -> FlashInferOps:
+    return FlashInferOps(PAGE, SHAPE, rows=3, tokens=24, places=10 * PAGE, device=device)
+
+
 LIMITS = [
+    [[30, 33, 64], [79, 78, 1]],
     [[7, 7], [3, 3]],
     [[4], [8], [9]],
     [[6, 7, 8], [1, 2, 3]],
@@ -368,7 +330,7 @@ def pass_of(
 def close_to_twin(ops: FlashInferOps, limits: list[list[int]], device: str, mode=None) -> None:
     limit = torch.tensor(limits, dtype=torch.int32).view(-1)
     q, keys, values, pages = pass_of(len(limits), len(limits[0]), device)
-    ops.plan(pages, limit, SHAPE, mode)
+    ops.plan(pages, limit, mode)
     got = ops.attend(q, keys, values, pages.to(device), limit.to(device), SHAPE)
     exact = TorchOps(PAGE).attend(q.float(), keys.float(), values.float(), pages.to(device), limit.to(device), SHAPE)
     assert (got.float() - exact).abs().max() < 0.02
@@ -385,12 +347,12 @@ def test_planned_attention_equals_the_twin(ops, limits, mode) -> None:
 def test_a_new_plan_changes_what_a_captured_call_reads(ops) -> None:
     """The wrapper and its buffers stay the same objects from plan to plan."""
     q, keys, values, pages = pass_of(1, 2)
-    ops.plan(pages, torch.tensor([5, 5], dtype=torch.int32), SHAPE)
-    planned = ops._plans[1, 2, "full"]
+    ops.plan(pages, torch.tensor([5, 5], dtype=torch.int32))
+    planned = ops._forms[1, 2, "full"]
     captured = planned.wrapper
     first = captured.run(q, tuple(one.view(-1, PAGE, 2, 64) for one in (keys, values))).clone()
-    ops.plan(pages, torch.tensor([9, 9], dtype=torch.int32), SHAPE)
-    assert ops._plans[1, 2, "full"] is planned and planned.wrapper is captured
+    ops.plan(pages, torch.tensor([9, 9], dtype=torch.int32))
+    assert ops._forms[1, 2, "full"] is planned and planned.wrapper is captured
     assert not torch.equal(first, captured.run(q, tuple(one.view(-1, PAGE, 2, 64) for one in (keys, values))))
 
 
@@ -401,8 +363,41 @@ def test_without_a_plan_nothing_runs(ops) -> None:
         ops.attend(q, keys, values, pages, limit, SHAPE)
     with pytest.raises(ConfigError, match="4 and 4"):
         ops.plan(pages_of(4, 2), torch.ones(4, dtype=torch.int32), SHAPE)
-    with pytest.raises(ConfigError, match="head size"):
-        ops.plan(pages, limit, Shape(4, 2, 48, 1.0, 1e-6))
+    with pytest.raises(ConfigError, match="no plan for 2 rows of 3 tokens"):
+        ops.begin(torch.ones(2, 3, dtype=torch.int32))
+    with pytest.raises(ConfigError, match="11"):
+        ops.plan_passes(1, [[*range(1, 12)]], (2,))
+    ops.plan(pages, limit)
+    with pytest.raises(ConfigError, match="plan_passes"):
+        ops.begin(torch.ones(1, 2, dtype=torch.int32))
+
+
+def test_a_plan_is_made_where_pages_changed_and_nowhere_else(ops, monkeypatch) -> None:
+    said: list[list[int]] = []
+    plan = StandIn.plan
+    monkeypatch.setattr(StandIn, "plan", lambda self, *a, **k: (said.append(a[2].tolist()), plan(self, *a, **k)))
+    ops.plan_passes(2, [[1, 2], [3]], (4, 2))
+    ops.plan_passes(2, [[1, 2], [3]], (2, 4))
+    assert said == [[1, 2, 3]] * 2
+    ops.plan_passes(2, [[1, 2]], (2,))
+    ops.plan_passes(2, [[1, 2], [3]], (4,))  # the other form keeps its own
+    assert said == [[1, 2, 3]] * 2 + [[1, 2, 0]]
+    ops.plan(pages_of(2, 10), torch.tensor([3, 4, 5, 5], dtype=torch.int32), "mask")
+    ops.plan_passes(2, [[1, 2]], (2,))  # somebody else has planned this form meanwhile
+    assert said[-1] == [1, 2, 0] and len(said) == 5
+    ops.plan(pages_of(2, 10), torch.tensor([3, 3, 5, 5], dtype=torch.int32), "full")
+    ops.plan_passes(2, [[1, 2]], (2,))
+    ops.begin(torch.ones(2, 2, dtype=torch.int32))
+
+
+def test_a_form_that_needs_more_brings_its_own_workspace_and_the_others_keep_theirs(ops) -> None:
+    ops.plan_passes(1, [[1]], (2,))
+    small = ops._forms[1, 2, "mask"].wrapper.workspace
+    ops.plan_passes(3, [[1]], (8,))
+    large = ops._forms[3, 8, "mask"].wrapper.workspace
+    ops.plan_passes(2, [[1]], (2,))
+    assert len(large) > len(small) and ops._forms[1, 2, "mask"].wrapper.workspace is small
+    assert ops._forms[2, 2, "mask"].wrapper.workspace is large
 
 
 def test_the_other_functions_equal_the_twin(ops) -> None:
@@ -440,11 +435,24 @@ def test_an_obstacle_is_told_when_the_kernels_are_asked_for(monkeypatch) -> None
     monkeypatch.setattr(flashinfer_ops, "here", lambda: [Finding("nvcc", False, "no CUDA toolkit", "install it")])
     assert not ready()
     with pytest.raises(ConfigError, match="nvcc: no CUDA toolkit; install it"):
-        FlashInferOps(PAGE, rows=1, tokens=1, places=8, device="cpu")
+        made("cpu")
     with pytest.raises(ConfigError, match="nvcc"):
         next(build())
-    with pytest.raises(ConfigError, match="float32"):
-        FlashInferOps(PAGE, rows=1, tokens=1, places=8, device="cpu", dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("page_size", "shape", "dtype", "told"),
+    [
+        (PAGE, SHAPE, torch.float32, "bfloat16 or float16, got torch.float32"),
+        (12, SHAPE, torch.bfloat16, "multiple of 8, got 12"),
+        (PAGE, Shape(4, 2, 48, 1.0, 1e-6), torch.bfloat16, "head size"),
+        (PAGE, Shape(6, 2, 64, 1.0, 1e-6), torch.bfloat16, "6 for 2"),
+    ],
+)
+def test_what_the_kernels_are_not_made_for_is_refused_at_the_start(monkeypatch, page_size, shape, dtype, told) -> None:
+    install(monkeypatch)
+    with pytest.raises(ConfigError, match=told):
+        FlashInferOps(page_size, shape, rows=1, tokens=1, places=16, dtype=dtype, device="cpu")
 
 
 needs_flashinfer = pytest.mark.skipif(not ready(), reason="FlashInfer cannot be used here, see its checks")
@@ -452,7 +460,7 @@ needs_flashinfer = pytest.mark.skipif(not ready(), reason="FlashInfer cannot be 
 
 @pytest.fixture
 def real() -> FlashInferOps:
-    return FlashInferOps(PAGE, rows=3, tokens=24, places=40)
+    return made("cuda")
 
 
 @pytest.mark.gpu
@@ -493,7 +501,7 @@ def test_a_captured_pass_follows_its_plans(real, mode) -> None:
         if mode == "mask":
             told[:2] -= 1
         limit.copy_(told)
-        real.plan(pages, told, SHAPE, mode)
+        real.plan(pages, told, mode)
 
     plan(17)
     real.attend(q, keys, values, table, limit, SHAPE)

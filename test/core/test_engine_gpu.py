@@ -342,17 +342,23 @@ def test_bfloat16_agrees_where_it_is_sure(record_property) -> None:
     """
     loaded = model(dtype="bfloat16")
     mine, theirs = EngineDecoder(loaded, EngineConfig(**SMALL), "triton"), BlockDecoder(loaded, "plain")
-    gaps, total = [], 0
+    pairs = []
     for seed, size in product(range(20), (1, 8)):
         config = DecodingConfig(size, size, "sequential", max_new_tokens=8)
         ids, _, _ = prompt(9 + seed, seed)
-        got, want = (one.generate(ids, config=config) for one in (mine, theirs))
-        total += 1
+        pairs.append(tuple(one.generate(ids, config=config) for one in (mine, theirs)))
+    part_at_ties_only(pairs, record_property)
+
+
+def part_at_ties_only(pairs, record_property) -> None:
+    """Answers (got, want) part in half of all cases at most, and then where both tokens were about as probable."""
+    gaps = []
+    for got, want in pairs:
         at = next((i for i, (a, b) in enumerate(zip(got.tokens, want.tokens, strict=False)) if a != b), None)
         if at is not None:
             gaps.append(abs(got.confidences[at] - want.confidences[at]))
-    record_property("answers that part", f"{len(gaps)} of {total}, gaps up to {max(gaps, default=0.0):.3f}")
-    assert len(gaps) <= total / 2 and max(gaps, default=0.0) < 0.05
+    record_property("answers that part", f"{len(gaps)} of {len(pairs)}, gaps up to {max(gaps, default=0.0):.3f}")
+    assert len(gaps) <= len(pairs) / 2 and max(gaps, default=0.0) < 0.05
 
 
 def test_weights_in_8_bits_are_those_of_the_plain_twin() -> None:

@@ -68,6 +68,7 @@ class Call:
         rows = [RowRequest(*one) for one in self._requests(held)]
         engine.sets.make_room(self.scaffolds)
         lane.table.load(self._tables)
+        engine.plan(lane.size.rows, self._tables, engine.passes.widths(lane, prompt))
         lane.request.load(rows, self.config, engine.sets)
         prompt.load(self.segment, self.lengths, [held] * len(rows))
         if self.sampler is not None:
@@ -126,6 +127,7 @@ class Call:
         for row, count in enumerate(counts):
             before = self._prefix_pages(row)
             mine = [next(own) for _ in range(count)]
+            self.engine.clear_behind(mine, held + self.lengths[row] - shared * size)
             if held % size:
                 pool.copy_page(before[shared], mine[0])
             self._tables.append([*before[:shared], *mine])

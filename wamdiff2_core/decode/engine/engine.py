@@ -73,6 +73,7 @@ class Engine:
             by_block=loaded.context == "block_causal",
             whole_table=self.device.type == "cuda",
             choices=self.kernels.choices,
+            planner=self.kernels.planner,
         )
         self.deepstack_layers = len(loaded.config.vision_config.deepstack_visual_indexes)
         self.graphs = GraphSet(self.device)
@@ -155,6 +156,7 @@ class Engine:
             lane.answers.idle()
             lane.table.load([])
             prompt.clear()
+            self.plan(lane.size.rows, [], self.passes.widths(lane, prompt))
             if drawn:
                 lane.uniforms.send()
             self.graphs.prepare(keys["first"], partial(self.passes.first, lane, prompt, drawn))
@@ -171,8 +173,19 @@ class Engine:
             table = self.table(prompt.rows)
             table.load([])
             prompt.clear()
+            self.plan(prompt.rows, [], (prompt.width,))
             self.graphs.prepare(key, partial(self.passes.prefill, table, prompt, block))
         return key
+
+    def plan(self, rows: int, pages: Sequence[Sequence[int]], widths: Sequence[int]) -> None:
+        """Before passes on these pages, see Planner.plan_passes. Most kernel sets need no plan: nothing is done."""
+        if self.kernels.planner is not None:
+            self.kernels.planner.plan_passes(rows, pages, widths)
+
+    def clear_behind(self, pages: Sequence[int], written: int) -> None:
+        """Before passes whose first writes the first `written` places of these pages, see KernelSet.planner."""
+        if self.kernels.planner is not None:
+            self.pool.clear_values(pages[written // self.pool.page_size :])
 
     @torch.inference_mode()
     def warm_up(self, shapes: Sequence[CallShape]) -> None:
@@ -205,6 +218,9 @@ class Engine:
         rows, width = len(segment.embeds), segment.width
         prompt = self.prompt(rows, width, segment.deepstack is not None, self._filling(block_size))
         key = self.prefill_pass(prompt, block_size)
+        for row in pages:
+            self.clear_behind(row, width)
         self.table(prompt.rows).load(pages)
+        self.plan(prompt.rows, pages, (prompt.width,))
         prompt.load(segment, [width] * rows, [0] * rows)
         self.graphs.run(key)

@@ -1,31 +1,41 @@
 """The engine's functions on FlashInfer's kernels. The only file that imports flashinfer.
 
-Attention there is planned on the host: `plan` takes the page table and limits of a pass as host tensors and must be
-called before every pass whose lengths or pages differ from the last plan's; `attend` only runs what was planned. A
-captured pass stays bound to its buffers, so the plan changes what a replay does, and to its kind of mask.
+Attention there is planned on the host. For the engine (see `ops.Planner`) `plan_passes` plans a call's forms of passes
+by the pages of its rows, before the first launch and whenever they have others; `begin` writes what a pass's tokens see
+on the device, once for all layers; `attend` only runs what was planned. `plan` does it for one pass whose limits the
+host knows. A captured pass stays bound to its buffers, so a plan changes what a replay does, and to its kind of mask.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from wamdiff2_core.decode.engine.flashinfer_checks import Finding, findings, first_obstacle
+from wamdiff2_core.decode.engine.flashinfer_plan import (
+    BYTE,
+    Form,
+    Layout,
+    Mask,
+    Mode,
+    layout,
+    padded,
+    plan_bytes,
+    whole_pages,
+    workspace_bytes,
+)
 from wamdiff2_core.decode.engine.ops import Choice, Shape, TorchOps
+from wamdiff2_core.decode.engine.staging import Staged
 from wamdiff2_core.errors import ConfigError
 
 HEAD_DIMS = (64, 128, 256)
 GROUPS = (1, 2, 4, 8)
-WORKSPACE_BYTES = 128 * 2**20
-Mode = Literal["full", "causal", "mask"]
-"""What the tokens of a row see: all places; one place more each, the last all; any limits, as a mask of bits."""
+DTYPES = (torch.bfloat16, torch.float16)
 
 
 def here() -> list[Finding]:
@@ -36,6 +46,12 @@ def here() -> list[Finding]:
 def ready() -> bool:
     """Whether FlashInfer can be used here, its kernels compiled or not."""
     return first_obstacle(here()) is None
+
+
+def obstacle() -> str | None:
+    """What keeps FlashInfer from being used here, with the way out; None: nothing."""
+    found = first_obstacle(here())
+    return None if found is None else f"{found.name}: {found.found}; {found.do}"
 
 
 def check_shape(shape: Shape) -> None:
@@ -49,168 +65,137 @@ def check_shape(shape: Shape) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A pass as FlashInfer is told of it, all on the host: R rows of equal width.
-
-    starts, page_starts (R + 1,), pages, last (R,) int32; mode; for "mask": bits (bytes,) uint8, every row's from a byte
-    on, and bit_starts (R + 1,) int32, where each row's bytes begin.
-    """
-
-    starts: Tensor
-    page_starts: Tensor
-    pages: Tensor
-    last: Tensor
-    mode: Mode
-    bits: Tensor
-    bit_starts: Tensor
-
-
-def layout(pages: Tensor, limit: Tensor, page_size: int, mode: Mode | None = None) -> Layout:
-    """Lay out a pass. pages (R, P) int32 and limit (T,) int32 on the host, as in Ops.attend.
-
-    mode: the kind of mask, None: the simplest that fits. ConfigError for limits that the asked kind cannot express or
-    the table has no pages for.
-    """
-    rows = len(pages)
-    limits = limit.view(rows, -1).numpy()
-    longest = limits.max(1)
-    if longest.max() > pages.shape[1] * page_size:
-        raise ConfigError(f"flashinfer: a limit of {longest.max()} for {pages.shape[1]} pages of {page_size}")
-    fitting = mode_of(limits)
-    if mode is not None and mode != "mask" and mode != fitting and not (limits.shape[1] == 1 and limits.min() > 0):
-        raise ConfigError(f"flashinfer: planned as {mode}, but these limits are {fitting}")
-    seen = np.maximum(longest, 1)  # a row that sees nothing reads one place and is blanked afterwards
-    counts = -(-seen // page_size)
-    chosen = mode or fitting
-    packed = [
-        np.packbits(np.arange(places) < row[:, None], axis=None, bitorder="little")
-        for row, places in zip(limits, seen)
-        if chosen == "mask"
-    ]
-    return Layout(
-        starts=_steps([limits.shape[1]] * rows),
-        page_starts=_steps(counts),
-        pages=torch.cat([pages[row, :count] for row, count in enumerate(counts)]).to(torch.int32),
-        last=torch.tensor(seen - (counts - 1) * page_size, dtype=torch.int32),
-        mode=chosen,
-        bits=torch.from_numpy(np.concatenate(packed)) if packed else torch.empty(0, dtype=torch.uint8),
-        bit_starts=_steps([len(one) for one in packed] or [0] * rows),
-    )
-
-
-def mode_of(limits: np.ndarray) -> Mode:
-    """The simplest kind of mask for limits (R, W)."""
-    if limits.min() > 0 and (limits == limits[:, :1]).all():
-        return "full"
-    if limits.min() > 0 and (np.diff(limits, axis=1) == 1).all():
-        return "causal"
-    return "mask"
-
-
-def _steps(counts: Any) -> Tensor:
-    return torch.tensor(np.concatenate(([0], np.cumsum(counts))), dtype=torch.int32)
-
-
-@dataclass
-class _Planned:
-    """One wrapper with its buffers, and when the host may write into its plan again."""
-
-    wrapper: Any
-    bits: Tensor
-    bit_starts: Tensor
-    out: Tensor
-    copied: torch.cuda.Event | None = None
+def check_sizes(shape: Shape, page_size: int, dtype: torch.dtype) -> None:
+    """ConfigError for what FlashInfer's kernels, or our masks for them, are not made for; the machine is not asked."""
+    if dtype not in DTYPES:
+        raise ConfigError(f"flashinfer: expected bfloat16 or float16, got {dtype}")
+    if page_size % BYTE:
+        raise ConfigError(f"flashinfer: expected a page size that is a multiple of {BYTE}, got {page_size}")
+    check_shape(shape)
 
 
 class FlashInferOps:
-    """See Ops. rows, tokens, places: the most of each that a pass has; buffers are made for them.
+    """See Ops and Planner. rows, tokens, places: the most of each that a pass has; buffers are made for them.
 
+    workspace: bytes for the sums of attention's parts; a form of pass that needs more brings its own.
     Raises ConfigError, with the way out, where FlashInfer cannot be used.
     """
 
     name = "flashinfer"
 
     def __init__(
-        self, page_size: int, *, rows: int, tokens: int, places: int, dtype: torch.dtype = torch.bfloat16,
-        device: torch.device | str = "cuda", act: str = "silu",
+        self, page_size: int, shape: Shape, *, rows: int, tokens: int, places: int, workspace: int = 0,
+        dtype: torch.dtype = torch.bfloat16, device: torch.device | str = "cuda",
     ) -> None:  # fmt: skip
-        if act != "silu":
-            raise ValueError(f"activation: expected silu, got {act}")
-        if dtype not in (torch.bfloat16, torch.float16):
-            raise ConfigError(f"flashinfer: expected bfloat16 or float16, got {dtype}")
-        obstacle = first_obstacle(here())
-        if obstacle is not None:
-            raise ConfigError(f"flashinfer: {obstacle.name}: {obstacle.found}; {obstacle.do}")
+        check_sizes(shape, page_size, dtype)
+        problem = obstacle()
+        if problem is not None:
+            raise ConfigError(f"flashinfer: {problem}")
         import flashinfer
 
         self._api: Any = flashinfer
-        self.page_size, self.dtype, self.device = page_size, dtype, torch.device(device)
-        self._rows, self._tokens, self._places = rows, tokens, places
-        self._workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-        self._order = torch.arange(max(tokens, places), dtype=torch.int32, device=device)
+        self.page_size, self.shape, self.dtype, self.device = page_size, shape, dtype, torch.device(device)
+        self._rows, self._tokens, self._pages = rows, tokens, -(-places // page_size)
+        cuda = self.device.type == "cuda"
+        self._processors = torch.cuda.get_device_properties(self.device).multi_processor_count if cuda else 0
+        self._workspace = torch.zeros(max(workspace, 1), dtype=torch.uint8, device=device)
+        self._order = torch.arange(tokens, dtype=torch.int32, device=device)
         self._ones: dict[int, Tensor] = {}
         self._twin = TorchOps(page_size)
-        self._plans: dict[tuple[int, int, Mode], _Planned] = {}
-        self._current: dict[tuple[int, int], Mode] = {}
+        self._forms: dict[tuple[int, int, Mode], Form] = {}
+        self._current: dict[tuple[int, int], Form] = {}
 
-    def plan(self, pages: Tensor, limit: Tensor, shape: Shape, mode: Mode | None = None) -> Mode:
+    def plan(self, pages: Tensor, limit: Tensor, mode: Mode | None = None) -> Mode:
         """Set what `attend` does from now on for passes of as many rows and tokens. Returns the kind of mask.
 
         pages (R, P), limit (T,): int32 on the host. mode: the kind that a captured pass has; a replay must be planned
         with the kind it was captured with. Waits until the plan before has reached the device, for nothing else.
         """
-        check_shape(shape)
-        rows, tokens = len(pages), len(limit)
-        if rows > self._rows or tokens > self._tokens:
-            raise ConfigError(
-                f"flashinfer: planned for {self._rows} rows and {self._tokens} tokens, got {rows} and {tokens}"
-            )
         told = layout(pages, limit, self.page_size, mode)
-        key = (rows, tokens // rows, told.mode)
-        planned = self._plans.get(key) or self._plans.setdefault(key, self._make(*key, shape))
-        if planned.copied is not None:
-            planned.copied.synchronize()  # the plan lies in pinned memory that the device may still be reading
-        masked = told.mode == "mask"
-        planned.wrapper.plan(
-            told.starts, told.page_starts, told.pages.to(self.device), told.last, shape.heads, shape.kv_heads,
-            shape.head_dim, self.page_size, causal=told.mode == "causal", sm_scale=shape.scale,
-            q_data_type=self.dtype, kv_data_type=self.dtype,
-            packed_custom_mask=told.bits.to(self.device) if masked else None,
-        )  # fmt: skip
-        if masked:
-            # Given packed bits, FlashInfer counts where rows begin in bits; its kernels count bytes.
-            planned.bit_starts.copy_(told.bit_starts)
-        if self.device.type == "cuda":
-            planned.copied = torch.cuda.Event()
-            planned.copied.record()
-        self._current[key[:2]] = told.mode
+        form = self._tell(told, len(limit) // len(pages))
+        if form.mask is not None:
+            form.mask.write(limit.to(self.device).view(len(pages), -1))
         return told.mode
 
-    def _make(self, rows: int, width: int, mode: Mode, shape: Shape) -> _Planned:
+    def plan_passes(self, rows: int, pages: Sequence[Sequence[int]], widths: Sequence[int]) -> None:
+        owned = padded(pages, rows)
+        for width in widths:
+            form = self._forms.get((rows, width, "mask"))
+            if form is None or form.told != owned:
+                form = self._tell(whole_pages(owned, width, self.page_size), width)
+                form.told = owned
+            self._current[rows, width] = form
+
+    def begin(self, limit: Tensor) -> None:
+        form = self._planned(*limit.shape)
+        if form.mask is None:
+            raise ConfigError("flashinfer: planned for other limits than a pass of the engine has: call plan_passes()")
+        form.mask.write(limit)
+
+    def _tell(self, told: Layout, width: int) -> Form:
+        """Plan passes of one form."""
+        rows, shape = len(told.last), self.shape
+        if rows > self._rows or rows * width > self._tokens:
+            raise ConfigError(
+                f"flashinfer: planned for {self._rows} rows and {self._tokens} tokens, got {rows} and {rows * width}"
+            )
+        if max(told.page_starts.diff()) > self._pages:
+            raise ConfigError(
+                f"flashinfer: planned for {self._pages} pages a row, got {int(max(told.page_starts.diff()))}"
+            )
+        key = (rows, width, told.mode)
+        form = self._forms.get(key) or self._forms.setdefault(key, self._make(*key))
+        form.told = None
+        if form.copied is not None:
+            form.copied.synchronize()  # the plan lies in pinned memory that the device may still be reading
+        form.pages.host[: len(told.pages)] = told.pages
+        form.pages.send()
+        if form.mask is not None:
+            form.mask.load(told, self.page_size)
+        # Without a mask of its own the plan leaves the mask's buffers as they are, and a run reads them all the same.
+        form.wrapper.plan(
+            told.starts, told.page_starts, form.pages.device[: len(told.pages)], told.last, shape.heads, shape.kv_heads,
+            shape.head_dim, self.page_size, causal=told.mode == "causal", sm_scale=shape.scale,
+            q_data_type=self.dtype, kv_data_type=self.dtype,
+        )  # fmt: skip
+        if self.device.type == "cuda":
+            form.copied = form.copied or torch.cuda.Event()
+            form.copied.record(torch.cuda.current_stream(self.device))
+        self._current[rows, width] = form
+        return form
+
+    def _make(self, rows: int, width: int, mode: Mode) -> Form:
         """A wrapper with buffers of its own for passes of one form."""
-        device, most = self.device, -(-self._places // self.page_size)
-        bits = torch.zeros(rows * (width * most * self.page_size // 8 + 1), dtype=torch.uint8, device=device)
-        starts = [torch.zeros(rows + 1, dtype=torch.int32, device=device) for _ in range(3)]
-        masks = {"custom_mask_buf": bits, "mask_indptr_buf": starts[2]} if mode == "mask" else {}
+        device, shape = self.device, self.shape
+        need = workspace_bytes(rows, width, shape, self._processors)
+        if need > len(self._workspace):  # the one before stays with the forms that are bound to it
+            self._workspace = torch.zeros(need, dtype=torch.uint8, device=device)
+        starts = [torch.zeros(rows + 1, dtype=torch.int32, device=device) for _ in range(2)]
+        mask = Mask(rows, width, self._pages * self.page_size, device) if mode == "mask" else None
+        masks = {} if mask is None else {"custom_mask_buf": mask.bits, "mask_indptr_buf": mask.starts}
         wrapper = self._api.BatchPrefillWithPagedKVCacheWrapper(
             self._workspace, "NHD", use_cuda_graph=True, qo_indptr_buf=starts[0], paged_kv_indptr_buf=starts[1],
-            paged_kv_indices_buf=torch.zeros(rows * most, dtype=torch.int32, device=device),
+            paged_kv_indices_buf=torch.zeros(rows * self._pages, dtype=torch.int32, device=device),
             paged_kv_last_page_len_buf=torch.ones(rows, dtype=torch.int32, device=device), backend="fa2", **masks,
         )  # fmt: skip
+        # The library takes 8 MiB for every plan, on the device and pinned on the host; there are dozens of forms.
+        plan = torch.empty(plan_bytes(rows, width), dtype=torch.uint8, device=device)
+        wrapper.reset_workspace_buffer(self._workspace, plan)
         # Without an output to write to, the library fills a new one with zeros first.
         out = torch.empty(rows * width, shape.heads, shape.head_dim, dtype=self.dtype, device=device)
-        return _Planned(wrapper, bits, starts[2], out)
+        return Form(wrapper, Staged((rows * self._pages,), torch.int32, device), mask, out)
+
+    def _planned(self, rows: int, width: int) -> Form:
+        form = self._current.get((rows, width))
+        if form is None:
+            raise ConfigError(f"flashinfer: no plan for {rows} rows of {width} tokens: call plan() first")
+        return form
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor, pages: Tensor, limit: Tensor, shape: Shape) -> Tensor:
-        form = (len(pages), len(q) // len(pages))
-        mode = self._current.get(form)
-        if mode is None:
-            raise ConfigError(f"flashinfer: no plan for {form[0]} rows of {form[1]} tokens: call plan() first")
+        form = self._planned(len(pages), len(q) // len(pages))
         caches = tuple(one.view(-1, self.page_size, shape.kv_heads, shape.head_dim) for one in (keys, values))
-        planned = self._plans[*form, mode]
-        out = planned.wrapper.run(q, caches, out=planned.out)
-        if mode == "mask":  # others hold no token that sees nothing
+        out = form.wrapper.run(q, caches, out=form.out)
+        if form.mask is not None:  # others hold no token that sees nothing
             out = out.masked_fill((limit == 0)[:, None, None], 0.0)
         return out.view(len(q), -1)
 
@@ -263,7 +248,7 @@ def build(head_dims: tuple[int, ...] = (128,), page_size: int = 16) -> Iterator[
     """
     for size in head_dims:
         shape = Shape(2, 1, size, size**-0.5, 1e-6)
-        ops = FlashInferOps(page_size, rows=1, tokens=4, places=2 * page_size)
+        ops = FlashInferOps(page_size, shape, rows=1, tokens=4, places=2 * page_size)
         x = torch.ones(4, 4 * size, dtype=ops.dtype, device=ops.device)
         keys, values = (torch.zeros(3 * page_size, 1, size, dtype=ops.dtype, device=ops.device) for _ in range(2))
         pages, turns = torch.tensor([[1, 2]], dtype=torch.int32), x[:, :size]
@@ -276,7 +261,7 @@ def build(head_dims: tuple[int, ...] = (128,), page_size: int = 16) -> Iterator[
         for limits in ([4, 4, 4, 4], [1, 2, 3, 4], [1, 1, 4, 0]):
             began = time.perf_counter()
             limit = torch.tensor(limits, dtype=torch.int32)
-            mode = ops.plan(pages, limit, shape)
+            mode = ops.plan(pages, limit)
             ops.attend(q, keys, values, pages.to(ops.device), limit.to(ops.device), shape)
             torch.cuda.synchronize()
             yield f"attention, {mode} (heads of {size})", time.perf_counter() - began

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from wamdiff2_core.decode.engine.moves import Moves, TorchMoves
-from wamdiff2_core.decode.engine.ops import Ops, TorchOps
+from wamdiff2_core.decode.engine.ops import Ops, Planner, Shape, TorchOps
+from wamdiff2_core.decode.engine.prompt import bucket_of
 from wamdiff2_core.decode.engine.triton_fp8 import Fp8TorchOps
+from wamdiff2_core.decode.engine.weights import shape_of
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
 from wamdiff2_core.model.vision import Layer, vision_block
@@ -20,14 +22,17 @@ if TYPE_CHECKING:
     from wamdiff2_core.decode.engine.config import EngineConfig
     from wamdiff2_core.decode.engine.triton_ops import Sizes
 
-KERNEL_SETS = ("torch", "torch_fp8", "triton", "triton_fp8")
+KERNEL_SETS = ("torch", "torch_fp8", "triton", "triton_fp8", "flashinfer")
+MOST_CHOICES = 128  # tokens whose logits plain operations on a GPU hold at once
 
 
 @dataclass(frozen=True)
 class KernelSet:
     """fp8: the engine packs its weights in 8 bits for these ops. choices: most tokens that ops choose for at once.
 
-    image_layer: runs the layers of the image encoder, see `encode_batch`.
+    image_layer: runs the layers of the image encoder, see `encode_batch`. planner: of ops whose attention is planned on
+    the host. Such kernels multiply what a mask hides by zero, so they are never shown a value that is no number: the
+    engine zeroes the values of places that a call's first pass does not write.
     """
 
     name: str
@@ -36,12 +41,14 @@ class KernelSet:
     fp8: bool = False
     choices: int | None = None
     image_layer: Layer = vision_block
+    planner: Planner | None = None
 
 
 def kernel_set(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
     """The set of that name, for this model and these sizes. "auto": triton where it can run, else torch.
 
-    Raises ConfigError where the set cannot run: no CUDA device, no Triton, a type or sizes it does not know.
+    Raises ConfigError where the set cannot run: no CUDA device, no Triton, no FlashInfer or no compiler for it, a type
+    or sizes that it does not know.
     """
     if name not in ("auto", *KERNEL_SETS):
         raise ConfigError(f"engine kernels: expected 'auto' or one of {KERNEL_SETS}, got {name!r}")
@@ -52,6 +59,8 @@ def kernel_set(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSe
         return plain_set(loaded, config)
     if name == "torch_fp8":
         return replace(plain_set(loaded, config, Fp8TorchOps(config.page_size)), fp8=True)
+    if name == "flashinfer":
+        return _flashinfer(loaded, config)
     if problem:
         raise ConfigError(f"engine kernels {name}: {problem}")
     return _triton(name, loaded, config)
@@ -118,6 +127,49 @@ def _triton(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
         raise ConfigError(f"engine kernels {name}: {error}") from error
     moves = TritonMoves(config.page_size, config.max_length, loaded.context == "block_causal")
     return KernelSet(name, ops, moves, fp8, sizes.tokens, partial(vision_block, turn=turned_heads))
+
+
+def why_not_flashinfer(device: torch.device, dtype: torch.dtype, shape: Shape, page_size: int) -> str | None:
+    """Why FlashInfer's kernels cannot run a model of these sizes there, with the way out; None: they can."""
+    from wamdiff2_core.decode.engine.flashinfer_ops import check_sizes, obstacle
+
+    if device.type != "cuda":
+        return f"expected a CUDA device, got {device}"
+    try:
+        check_sizes(shape, page_size, dtype)
+    except ConfigError as error:
+        return str(error).removeprefix("flashinfer: ")
+    return obstacle()
+
+
+def _flashinfer(loaded: LoadedModel, config: EngineConfig) -> KernelSet:
+    """FlashInfer's kernels in the layers; what lies beside them is Triton's where it can run, else plain."""
+    from wamdiff2_core.decode.engine.flashinfer_ops import FlashInferOps
+    from wamdiff2_core.decode.engine.flashinfer_plan import workspace_bytes
+
+    device, dtype = loaded.device, _dtype(loaded)
+    shape = shape_of(loaded.model.model.language_model, loaded.config.text_config)
+    problem = why_not_flashinfer(device, dtype, shape, config.page_size)
+    if problem:
+        raise ConfigError(f"engine kernels flashinfer: {problem}")
+    rows, block = config.rows[-1], config.block_sizes[-1]
+    longest = bucket_of(min(config.max_length, config.buckets[-1]), config.buckets) + block
+    processors = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 0
+    # Long prompts in many rows at once bring their own workspace when they are first asked for.
+    forms = ((1, longest), (rows, 2 * block))
+    ops = FlashInferOps(
+        config.page_size, shape, rows=rows, tokens=rows * max(config.buckets[-1] + block, 2 * block),
+        places=config.max_length, workspace=max(workspace_bytes(*form, shape, processors) for form in forms),
+        dtype=dtype, device=device,
+    )  # fmt: skip
+    base = plain_set(loaded, config, ops)
+    if why_not_triton(device, dtype) is None:
+        from wamdiff2_core.decode.engine.moves_triton import TritonMoves
+        from wamdiff2_core.decode.engine.triton_prompt import turned_heads
+
+        moves = TritonMoves(config.page_size, config.max_length, loaded.context == "block_causal")
+        base = replace(base, moves=moves, image_layer=partial(vision_block, turn=turned_heads))
+    return replace(base, choices=MOST_CHOICES, planner=ops)
 
 
 def _dtype(loaded: LoadedModel) -> torch.dtype:

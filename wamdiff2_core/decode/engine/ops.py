@@ -8,6 +8,7 @@ Slot 0 .. page_size - 1 (page 0) belongs to nobody: tokens that count for nothin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -106,6 +107,26 @@ class Ops(Protocol):
         allowed (T, ceil(V / 32)) int32: bit v % 32 of word v // 32 says whether id v may be chosen; None: all.
         forbidden: an id that is never chosen and takes no probability, -1: none.
         """
+        ...
+
+
+class Planner(Protocol):
+    """What the engine asks of ops whose attention is planned on the host; others have none.
+
+    Passes have forms: so many rows, so many tokens a row. A pass, captured or not, does what its form's last plan says.
+    Limits move on the device, so a plan knows a row's pages only, and a pass begins by saying what its tokens see.
+    """
+
+    def plan_passes(self, rows: int, pages: Sequence[Sequence[int]], widths: Sequence[int]) -> None:
+        """Plan the passes of `rows` rows and each of `widths` tokens a row. On the host, outside of a capture.
+
+        pages: of each row, in order; rows behind the given ones have none. The first plan of a form makes its buffers;
+        one that would change nothing does nothing.
+        """
+        ...
+
+    def begin(self, limit: Tensor) -> None:
+        """A pass begins whose tokens see limit (R, W) int32 places, see Ops.attend: of all layers. On the device."""
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -64,6 +64,11 @@ class PagePool:
         for store in (self.keys, self.values):
             store[:, b : b + self.page_size].copy_(store[:, a : a + self.page_size])
 
+    def clear_values(self, pages: Iterable[int]) -> None:
+        """Zero the values of these pages in all layers, see KernelSet.planner."""
+        for first, last in _runs(sorted(pages)):
+            self.values[:, first * self.page_size : (last + 1) * self.page_size].zero_()
+
     def gather(self, pages: Sequence[int], length: int) -> tuple[Tensor, Tensor]:
         """Copies of the first `length` places of a row: keys and values (L, length, Hkv, D)."""
         where = torch.tensor(pages, device=self.keys.device, dtype=torch.int64)[:, None] * self.page_size
@@ -89,6 +94,18 @@ class PageTable:
         for number, pages in enumerate(rows):
             host[number, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
         self._staged.send()
+
+
+def _runs(pages: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(first, last) of each run of neighbours in rising page numbers."""
+    first = last = None
+    for page in pages:
+        if last is not None and page != last + 1:
+            yield first, last  # type: ignore[misc]
+            first = None
+        first, last = page if first is None else first, page
+    if last is not None:
+        yield first, last  # type: ignore[misc]
 
 
 def slots_of(pages: Tensor, place: Tensor, live: Tensor, page_size: int) -> Tensor:

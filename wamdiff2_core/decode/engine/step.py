@@ -21,7 +21,7 @@ from wamdiff2_core.decode.blocks import predict
 from wamdiff2_core.decode.engine.forward import Tokens, join, run_layers
 from wamdiff2_core.decode.engine.lane import Lane
 from wamdiff2_core.decode.engine.moves import Incoming, Moves
-from wamdiff2_core.decode.engine.ops import Ops
+from wamdiff2_core.decode.engine.ops import Ops, Planner
 from wamdiff2_core.decode.engine.pages import PagePool, PageTable
 from wamdiff2_core.decode.engine.prompt import PromptBuffers
 from wamdiff2_core.decode.engine.request import AllowedSets
@@ -42,6 +42,7 @@ class Passes:
     by_block: bool
     whole_table: bool  # False: passes run as they are, on only as many pages as the call uses
     choices: int | None = None  # most tokens that ops choose for at once
+    planner: Planner | None = None  # of ops whose attention is planned on the host
 
     def prefill(self, table: PageTable, prompt: PromptBuffers, block_size: int) -> None:
         """Fill the cache with a prompt's tokens."""
@@ -76,11 +77,19 @@ class Passes:
         hidden = self._run(self._text(taken), pages) if lane.noisy else lane.carry[:, None][:, :0]
         self._predict(lane, hidden, taken.sets, drawn)
 
+    def widths(self, lane: Lane, prompt: PromptBuffers) -> tuple[int, ...]:
+        """How many tokens a row the passes of a call have, each number once."""
+        block = lane.size.block_size
+        noisy = block if lane.noisy else 0
+        return tuple(dict.fromkeys(width for width in (prompt.width + noisy, block + noisy, noisy) if width))
+
     def pages(self, table: PageTable) -> Tensor:
         """The page numbers (R, P) that passes read."""
         return table.pages if self.whole_table else table.pages[:, : max(table.used, 1)]
 
     def _run(self, tokens: Tokens, pages: Tensor, deepstack: Tensor | None = None) -> Tensor:
+        if self.planner is not None:
+            self.planner.begin(tokens.limit)
         return run_layers(self.weights, self.ops, self.pool, pages, tokens, deepstack)
 
     def _prompt(self, prompt: PromptBuffers, pages: Tensor, block_size: int) -> Tokens:

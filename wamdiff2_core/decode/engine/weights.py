@@ -54,14 +54,7 @@ def pack(loaded: LoadedModel, positions: int, fp8: bool = False) -> TextWeights:
     """
     text, config = loaded.model.model.language_model, loaded.config.text_config
     check_model(text, config)
-    attention = text.layers[0].self_attn
-    shape = Shape(
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=attention.head_dim,
-        scale=attention.scaling,
-        eps=config.rms_norm_eps,
-    )
+    shape = shape_of(text, config)
     places = torch.arange(positions, device=loaded.device).expand(3, 1, -1)
     cos, sin = text.rotary_emb(text.embed_tokens.weight[:1, None], places)
     layers = (_layer(layer, shape) for layer in text.layers)
@@ -73,6 +66,18 @@ def pack(loaded: LoadedModel, positions: int, fp8: bool = False) -> TextWeights:
         cos=cos[0].contiguous(),
         sin=sin[0].contiguous(),
         shape=shape,
+    )
+
+
+def shape_of(text: Any, config: Any) -> Shape:
+    """Sizes that all layers of transformers' text model share. config: its text_config."""
+    attention = text.layers[0].self_attn
+    return Shape(
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=attention.head_dim,
+        scale=attention.scaling,
+        eps=config.rms_norm_eps,
     )
 
 
