@@ -129,7 +129,7 @@ class Run:
             finally:
                 timer.cancel()
             self.note(name, row)
-            if "error" in row and setup.cuda and poisoned():
+            if (row.get("error") or row.get("flashinfer_problem")) and setup.cuda and poisoned():
                 self.again(rest)
 
     def note(self, name: str, row: dict[str, Any]) -> None:

@@ -7,9 +7,9 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 
 from benchmarks.speed_setup import Setup
-from wamdiff2_cli.engine_build import architecture, forms
-from wamdiff2_cli.engine_checks import text_config
+from wamdiff2_cli.engine_build import architecture
 from wamdiff2_core.decode.engine.kernel_sets import triton_sizes, why_not_triton
+from wamdiff2_core.kernel_choice import text_model
 
 
 def compile_ahead(setup: Setup) -> int:
@@ -20,9 +20,11 @@ def compile_ahead(setup: Setup) -> int:
     from wamdiff2_core.decode.engine.triton_ahead import compile_all
 
     config = setup.config
-    shapes = (*forms(config), (1, 1024 + 32), (3, 96 + 32))  # of longer prompts the kernels are the same
+    widths = sorted({width for size in config.block_sizes for width in (size, 2 * size)})
+    steps = [(rows, width) for rows in config.rows for width in widths]
+    shapes = (*steps, (1, 1024 + 32), (3, 96 + 32))  # of longer prompts the kernels are the same
     random = triton_sizes(setup.loaded.config.text_config, config)
-    trained = triton_sizes(text_config(setup.checkpoint), setup.trained_config)
+    trained = triton_sizes(text_model(setup.checkpoint).config, setup.trained_config)
     every = ((random, False), (random, True), (trained, False))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1), context) as pool:

@@ -16,7 +16,9 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import engine_speed, speed_rows  # noqa: E402
 from benchmarks.speed_report import AIMS, HEADLINES, Aim, headlines, write_report  # noqa: E402
-from benchmarks.speed_setup import TINY, Setup, quantile  # noqa: E402
+from benchmarks.speed_setup import TINY, Setup, fixed, quantile  # noqa: E402
+from wamdiff2_core.decode.engine import flashinfer_ops, kernel_sets  # noqa: E402
+from wamdiff2_core.decode.engine.flashinfer_checks import Finding  # noqa: E402
 from wamdiff2_core.errors import ConfigError  # noqa: E402
 
 SMALL = replace(TINY, prefixes=(20,), tokens=40, slow_tokens=2, frames={"3 cameras of 600": ((1, 4, 4),) * 3})
@@ -105,6 +107,10 @@ def test_a_dead_device_or_a_stuck_row_starts_the_program_anew(run, monkeypatch: 
     monkeypatch.setitem(engine_speed.ROWS, "copy", broken)
     with pytest.raises(Replaced):
         run("--rows", "copy,batch3,ladder")
+    monkeypatch.setitem(engine_speed.ROWS, "copy", lambda setup: {"tb_s": 1.0, "flashinfer_problem": "CUDA error"})
+    with pytest.raises(Replaced):
+        run("--rows", "copy,batch3,ladder")
+    assert started.pop() == started[-1]
     command = started.pop()
     assert command[1:3] == ["-m", "benchmarks.engine_speed"] and "--keep" in command and "--tiny" in command
     assert engine_speed.options_of(command[3:]).rows == ["batch3", "ladder"]
@@ -150,6 +156,59 @@ def test_the_report_has_tables_ratios_errors_and_plots(tmp_path: Path) -> None:
     assert "| bf16, narrow, B = 32 | 32 | 20 | 1.25 | 3.20 | 76% |" in text
     assert "`ladder` failed: CaptureError: pass x" in text and "8 steps a block | 3,000 | 673.4 |" in text
     assert {path.name for path in tmp_path.iterdir()} == {"engine_stages.png", "engine_roofline.png"}
+
+
+LADDER = {
+    "eager_b32_tps": 113.0, "kernels_b32_tps": 322.0, "graphs_b32_tps": 2470.0, "kernels": "triton",
+    "paper": {"eager_b1": 44.5, "eager_b32": 124.8, "flashinfer_b32": None, "flashinfer_graphs_b32": 673.4},
+}  # fmt: skip
+NO_FLASHINFER = {"flashinfer_b32_tps": None, "flashinfer_graphs_b32_tps": None, "flashinfer_problem": "no nvcc"}
+
+
+@pytest.mark.parametrize(
+    ("more", "lines"),
+    [
+        ({}, ["| + FlashInfer; ours: triton | 322 | - |", "| + graphs | 2,470 | 673.4 |"]),
+        (
+            {"flashinfer_b32_tps": 300.0, "flashinfer_graphs_b32_tps": 1500.0, "flashinfer_problem": None},
+            ["| tokens/s | ours, triton | ours, FlashInfer | paper, FlashInfer |", "| eager, B = 1 | 15 | 15 | 44.5 |",
+             "| + kernels | 322 | 300 | - |", "| + graphs | 2,470 | 1,500 | 673.4 |"],
+        ),
+        (NO_FLASHINFER, ["| + graphs | 2,470 | - | 673.4 |", "FlashInfer's steps were not taken: no nvcc"]),
+    ],
+)  # fmt: skip
+def test_the_ladder_with_and_without_flashinfer_and_as_it_was_measured_before(tmp_path: Path, more, lines) -> None:
+    report: dict[str, Any] = {"machine": {"cpu": "c", "gpu": "NVIDIA H200"}, "commit": "a" * 40, "command": "cmd"}
+    report |= {"versions": {"torch": "2"}, "weights": "random", "prefixes": [20], "rows": {"ladder": LADDER | more}}
+    text = write_report(report | WANTED, tmp_path).splitlines()
+    assert [line for line in text if line in lines] == lines
+    assert any("not taken" in line for line in text) == (more == NO_FLASHINFER)
+
+
+def test_the_ladder_takes_flashinfers_steps_where_it_can_and_says_why_not_elsewhere(monkeypatch) -> None:
+    setup = Setup(torch.device("cpu"), SMALL, "torch", seconds=0.0)
+    nvcc = [Finding("package", True, "0.6.8"), Finding("nvcc", False, "not there", "install it")]
+    monkeypatch.setattr(flashinfer_ops, "here", lambda: nvcc)
+    one = speed_rows.ladder(setup)
+    assert one["flashinfer_b32_tps"] is one["flashinfer_graphs_b32_tps"] is None and one["graphs_b32_tps"] > 0
+    assert one["flashinfer_problem"] == "nvcc: not there; install it"
+    monkeypatch.setattr(flashinfer_ops, "here", lambda: [Finding("kernels", False, "not compiled: norm", "build it")])
+    assert speed_rows.flashinfer_steps(setup, 20, fixed(32, 8, 40), 0.0)["flashinfer_problem"].startswith("kernels")
+
+    monkeypatch.setattr(flashinfer_ops, "here", list)
+    told = speed_rows.flashinfer_steps(setup, 20, fixed(32, 8, 40), 0.0)["flashinfer_problem"]
+    assert told == "ConfigError: engine kernels flashinfer: expected a CUDA device, got cpu"
+    asked: list[str] = []
+    monkeypatch.setattr(kernel_sets, "_flashinfer", lambda *a: (asked.append("asked"), kernel_sets.plain_set(*a))[1])
+    found = speed_rows.flashinfer_steps(setup, 20, fixed(32, 8, 40), 0.0)
+    assert found["flashinfer_b32_tps"] > 0 and found["flashinfer_graphs_b32_tps"] > 0
+    assert found["flashinfer_problem"] is None and asked == ["asked"]
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("ninja: build stopped\nand a page of it")
+
+    monkeypatch.setattr(kernel_sets, "_flashinfer", broken)
+    assert speed_rows.ladder(setup)["flashinfer_problem"] == "RuntimeError: ninja: build stopped"
 
 
 def test_an_aim_counts_what_is_equal_and_looks_at_the_figure_before_rounding() -> None:
