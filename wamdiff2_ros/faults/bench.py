@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from wamdiff2_core.errors import Wamdiff2Error
 from wamdiff2_ros import graph
 from wamdiff2_ros.faults.client import ParameterClient
 from wamdiff2_ros.faults.disk import Disk
@@ -71,14 +72,19 @@ class Bench:
         for name in ("ego", *self.cameras):
             self.processes.tell(name, jump_at_s=at_s, jump_by_s=by_s)
 
-    def set_parameters(self, values: Mapping[str, Any]) -> None:
+    def set_parameters(self, values: Mapping[str, Any]) -> str:
+        """Ask the driver; its reply, which is written down as well."""
         with ParameterClient("wamdiff2", self.domain) as client:
-            self.log.write("reply", text=client.set(values), values=dict(values))
+            reply = client.set(values)
+        self.log.write("reply", text=reply, values=dict(values))
+        return reply
 
     def adapt(self, values: Mapping[str, Any]) -> None:
-        """Set parameters of the driver for this life and all later ones."""
+        """Set parameters of the driver for this life and all later ones. Wamdiff2Error if it does not take them."""
         self.driver.update(values)
-        self.set_parameters(values)
+        reply = self.set_parameters(values)
+        if reply != "accepted":  # all that is judged later rests on them
+            raise Wamdiff2Error(f"the driver was to take {dict(values)}: {reply}")
 
     def recorder_back(self) -> None:
         """Make sure that a recorder runs, whether or not it survived."""
