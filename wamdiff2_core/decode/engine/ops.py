@@ -86,7 +86,8 @@ class Ops(Protocol):
 
         pages (R, P) int32: page numbers of each row's logical places, page_size = what `attend` was made for. limit
         (T,) int32: how many logical places a token sees; 0: none, the output is zero. What lies behind the places that
-        some token of the row sees is left over from others and may be anything, NaN too: it must not show.
+        some token of the row sees is left over from others and may be anything, NaN too: it must not show. (Ops with a
+        Planner are given numbers there, see KernelSet.)
         """
         ...
 
