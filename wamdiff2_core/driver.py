@@ -173,7 +173,11 @@ class Driver:
         return dict(zip(tasks, self.answer_each([(task, scene) for task in tasks]), strict=True))
 
     def answer_each(self, requests: Sequence[tuple[str, Scene]]) -> list[Result]:
-        """(task, scene) pairs of one moment in one batch: scenes of the same images, which may ask different things."""
+        """(task, scene) pairs of one moment in one batch: scenes of the same images, which may ask different things.
+
+        ConfigError for an unknown task, and for more than an engine is made for (64).
+        """
+        self._foreseen.check_candidates(len(requests), "requests")
         results: dict[int, Result] = {}
         for index, (task, scene) in enumerate(requests):
             if task not in TASKS:

@@ -40,12 +40,12 @@ class Foreseen:
     choice: Choice
     sizes: EngineConfig
 
-    def check_candidates(self, count: int) -> None:
-        """ConfigError if so many plans drawn at once are more than the engine is made for; others have no end."""
+    def check_candidates(self, count: int, what: str = "candidates") -> None:
+        """ConfigError if so many answers at once are more than the engine is made for; others have no end."""
         most = self.sizes.rows[-1]
         if self.choice.kernels.startswith("engine") and count > most:
             raise ConfigError(
-                f"candidates: kernels {self.choice.kernels} decode at most {most} at once, got {count}; "
+                f"{what}: kernels {self.choice.kernels} decode at most {most} at once, got {count}; "
                 "ask for fewer, or take kernels lean"
             )
 

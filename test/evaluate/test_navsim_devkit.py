@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wamdiff2_core.errors import CheckpointError, DataError
+from wamdiff2_core.errors import CheckpointError, ConfigError, DataError
 from wamdiff2_core.evaluate.navsim import devkit
 from wamdiff2_core.scene import Failure, FailureKind, Plan
 
@@ -87,6 +87,14 @@ def test_the_agent_plans_or_says_that_there_is_no_plan(fake_devkit, micro: Path)
         assert str(error).startswith("no plan: ")
     else:
         assert trajectory.poses.shape == (8, 3) and np.isfinite(trajectory.poses).all()
+
+
+def test_the_agents_kernels_are_its_drivers(fake_devkit, micro: Path) -> None:
+    agent = devkit.agent(micro, kernels="torch")
+    agent.initialize()
+    assert agent._driver.kernels == "engine torch"
+    with pytest.raises(ConfigError, match="kernels triton: expected a CUDA device"):
+        devkit.agent(micro, kernels="triton").initialize()
 
 
 def test_a_scene_is_the_newest_frame() -> None:

@@ -125,6 +125,8 @@ def test_more_candidates_than_an_engine_is_made_for_are_refused_before_anything_
     monkeypatch.setattr(driver, "pixels", lambda scene: pytest.fail("looked at pictures"))
     with pytest.raises(ConfigError, match="at most 64 at once, got 65"):
         driver.plan_candidates(None, 65)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="requests: .* at most 64 at once, got 65"):
+        driver.answer_each([("plan", None)] * 65)  # type: ignore[list-item]
 
 
 def test_a_skeleton_holds_no_weights(ours: Path) -> None:

@@ -27,8 +27,12 @@ SAID_M = 20.0  # NAVSIM tells no distance to the manoeuvre
 HISTORY = 4  # frames of an agent's input; the last is now
 
 
-def agent(checkpoint: str | Path, device: str = "cpu", dtype: str = "float32", said_m: float = SAID_M) -> Any:
+def agent(
+    checkpoint: str | Path, device: str = "cpu", dtype: str = "float32", said_m: float = SAID_M, kernels: str = "auto"
+) -> Any:
     """An `AbstractAgent` that plans with a checkpoint. CheckpointError if it needs a camera that NAVSIM has not.
+
+    kernels: what decodes, see `pick.WORDS`; `initialize` raises ConfigError for those that cannot run there.
 
     A scene without a valid plan raises DataError, which the devkit counts as a failed token.
     """
@@ -53,7 +57,7 @@ def agent(checkpoint: str | Path, device: str = "cpu", dtype: str = "float32", s
             from wamdiff2_core.driver import Driver
             from wamdiff2_core.expected import Expected
 
-            driver = Driver.from_checkpoint(checkpoint, device=device, dtype=dtype)
+            driver = Driver.from_checkpoint(checkpoint, device=device, dtype=dtype, kernels=kernels)
             sensors(driver.cameras)
             driver.get_ready(Expected(("plan",), block_sizes=(driver.decoding.block_size,)))  # nothing captures later
             self._driver = driver
