@@ -21,6 +21,7 @@ from wamdiff2_ros.settings_report import run_warning
 
 GRACE_S = 10.0  # from SIGINT to SIGTERM; the recorder has an index to write, the driver a scene to finish
 LAST_LINES = 15
+LONG_LINE = 160  # characters
 
 
 class NodeDied(Wamdiff2Error):
@@ -151,9 +152,10 @@ def write_parameters(path: Path, nodes: Sequence[NodeSpec], base: Path | None) -
 
 
 def last_lines(log: Path) -> str:
-    """The end of a node's log."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    return "\n".join(f"  {line}" for line in lines[-LAST_LINES:])
+    """The end of a node's log, long lines that report no trouble (all parameters in force) cut short."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+    cut = [f"{line[:LONG_LINE]} ..." if "[INFO]" in line and len(line) > LONG_LINE else line for line in lines]
+    return "\n".join(f"  {line}" for line in cut)
 
 
 def _plain(value: Any) -> Any:

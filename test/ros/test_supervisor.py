@@ -54,7 +54,10 @@ def test_a_node_that_dies_is_named_with_its_last_words(tmp_path: Path) -> None:
     missing = NodeSpec("wamdiff2", "driver_node", {"checkpoint": str(tmp_path / "nowhere")})
     with Supervisor([missing], tmp_path / "log") as supervisor, pytest.raises(NodeDied, match="wamdiff2") as caught:
         wait_for(supervisor.over, "the end")
-    assert "nowhere" in str(caught.value)
+    told = str(caught.value)
+    assert "nowhere" in told
+    assert max(map(len, told.splitlines())) < 400  # the reason does not hide below all parameters in force
+    assert any(len(line) > 1000 for line in (tmp_path / "log" / "wamdiff2.log").read_text().splitlines())
 
 
 def test_nodes_die_with_a_killed_supervisor(tmp_path: Path) -> None:
