@@ -14,11 +14,15 @@ if TYPE_CHECKING:
     from wamdiff2_core.decode.pick import Choice
 
 BUILD = "`wamdiff2 doctor --build` compiles them before the first frame does"
+COMPARED = "only for comparing its kernels on NVIDIA GPUs"
 LEAN = "nothing: the lean kernels run everywhere, and kernels engine runs the engine's plain PyTorch operations"
 
 
-def choice(folder: Path | None) -> Choice:
-    """What a driver with kernels "auto" takes on this machine's best device for the checkpoint in `folder`, and why."""
+def choice(folder: Path | None, kernels: str = "auto") -> Choice:
+    """What a driver with these kernels takes on this machine's best device for the checkpoint in `folder`, and why.
+
+    ConfigError for kernels that cannot run there.
+    """
     import torch
 
     from wamdiff2_core.decode.pick import decide
@@ -26,8 +30,8 @@ def choice(folder: Path | None) -> Choice:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     if folder is None:  # what can run here is known without
-        return decide("auto", torch.device(device), torch.bfloat16, None)
-    return foresee(folder, device, "bfloat16").choice
+        return decide(kernels, torch.device(device), torch.bfloat16, None)
+    return foresee(folder, device, "bfloat16", kernels).choice
 
 
 def engine_findings(folder: Path | None) -> Iterator[Finding]:
@@ -41,7 +45,7 @@ def engine_findings(folder: Path | None) -> Iterator[Finding]:
         yield Finding("engine", OPTIONAL, str(error), "name a checkpoint folder with --checkpoint DIR")
     else:
         yield _engine(found)
-    yield from _flashinfer()
+    yield from _flashinfer(folder)
 
 
 def _engine(found: Choice) -> Finding:
@@ -52,15 +56,22 @@ def _engine(found: Choice) -> Finding:
     return Finding("engine", OK, f"kernels engine {found.word} ({found.reason}, {torch.cuda.get_device_name()})", BUILD)
 
 
-def _flashinfer() -> Iterator[Finding]:
-    """A line for each thing that FlashInfer needs, once it is installed; one line until then."""
+def _flashinfer(folder: Path | None) -> Iterator[Finding]:
+    """Whether kernels "flashinfer" can run, then a line for each thing that they need; one line until installed."""
     from wamdiff2_core.decode.engine.flashinfer_ops import here
 
     found = here()
     package = found[0]
     if not package.ok:
-        do = f"{package.do}: only for comparing its kernels on NVIDIA GPUs"
-        yield Finding("flashinfer", OPTIONAL, package.found, do)
+        yield Finding("flashinfer", OPTIONAL, f"kernels flashinfer: {package.found}", f"{package.do}: {COMPARED}")
         return
+    try:
+        choice(folder, "flashinfer")
+    except Wamdiff2Error as error:
+        yield Finding("flashinfer", OPTIONAL, str(error), COMPARED)
+    else:
+        yield Finding(
+            "flashinfer", OK, "kernels flashinfer run where they are asked for; auto never takes them", COMPARED
+        )
     for one in found:
         yield Finding(f"flashinfer {one.name}", OK if one.ok else OPTIONAL, one.found, one.do)

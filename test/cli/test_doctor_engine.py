@@ -98,6 +98,26 @@ def test_flashinfer_is_told_line_by_line(gpu, micro: Path, tmp_path: Path, monke
     assert "missing" not in {one.state for one in found.values()}
 
 
+def test_what_stands_in_the_way_of_flashinfers_kernels_is_named(gpu, micro: Path, monkeypatch) -> None:
+    """Nothing; a tool that is missing; heads that they are not made for."""
+
+    def told(folder: Path | None) -> tuple[str, str]:
+        (one,) = (one for one in engine_checks.engine_findings(folder) if one.name == "flashinfer")
+        return one.state, one.found
+
+    fine = [Finding("package", True, "0.6.8"), Finding("kernels", False, "not compiled: norm", "build them")]
+    monkeypatch.setattr(flashinfer_ops, "here", lambda: fine)
+    assert told(None) == ("ok", "kernels flashinfer run where they are asked for; auto never takes them")
+    state, found = told(micro)
+    assert state == "optional" and "kernels flashinfer: expected a head size of (64, 128, 256), got 32" in found
+    monkeypatch.setattr(flashinfer_ops, "HEAD_DIMS", (32,))
+    assert told(micro)[0] == "ok"
+    monkeypatch.setattr(flashinfer_ops, "here", lambda: [*fine, Finding("ninja", False, "not on PATH", "install it")])
+    assert told(micro) == told(None)
+    assert told(None)[0] == "optional" and "kernels flashinfer: ninja: not on PATH; install it; " in told(None)[1]
+    assert engine_checks.choice(None).word == "triton"  # auto does not look at it
+
+
 def test_build_without_a_gpu_ends_with_one_line(no_gpu, micro: Path) -> None:
     code, said, errors = built(micro)
     assert code == 1 and "left out" in said

@@ -233,6 +233,8 @@ def test_kernel_sets_are_named_and_refused_where_they_cannot_run() -> None:
     assert EngineDecoder(loaded(), EngineConfig(**SMALL)).kernels == "engine torch"
     with pytest.raises(ConfigError, match="triton: expected a CUDA device, got cpu"):
         EngineDecoder(loaded(), EngineConfig(**SMALL), "triton")
+    with pytest.raises(ConfigError, match="flashinfer: expected a CUDA device, got cpu"):
+        EngineDecoder(loaded(), EngineConfig(**SMALL), "flashinfer")
     with pytest.raises(ConfigError, match="expected 'auto' or one of"):
         EngineDecoder(loaded(), EngineConfig(**SMALL), "fast")
 

@@ -25,6 +25,7 @@ from wamdiff2_core.decode.engine.flashinfer_checks import (
 )
 from wamdiff2_core.decode.engine.flashinfer_ops import FlashInferOps, build, check_shape, here, ready
 from wamdiff2_core.decode.engine.flashinfer_plan import Mask, layout, padded, whole_pages
+from wamdiff2_core.decode.engine.kernel_sets import why_not_flashinfer
 from wamdiff2_core.decode.engine.ops import Shape, TorchOps
 from wamdiff2_core.errors import ConfigError
 
@@ -453,6 +454,22 @@ def test_what_the_kernels_are_not_made_for_is_refused_at_the_start(monkeypatch, 
     install(monkeypatch)
     with pytest.raises(ConfigError, match=told):
         FlashInferOps(page_size, shape, rows=1, tokens=1, places=16, dtype=dtype, device="cpu")
+
+
+def test_the_set_says_why_it_cannot_run(monkeypatch) -> None:
+    cuda = torch.device("cuda")
+    monkeypatch.setattr(flashinfer_ops, "here", list)
+    assert why_not_flashinfer(cuda, torch.bfloat16, SHAPE, 16) is None
+    assert why_not_flashinfer(cuda, torch.float16, None, 16) is None
+    for arguments, told in (
+        ((torch.device("cpu"), torch.bfloat16, SHAPE, 16), "expected a CUDA device, got cpu"),
+        ((cuda, torch.float32, None, 16), "expected bfloat16 or float16, got torch.float32"),
+        ((cuda, torch.bfloat16, SHAPE, 20), "expected a page size that is a multiple of 8, got 20"),
+        ((cuda, torch.bfloat16, Shape(4, 2, 48, 1.0, 1e-6), 16), "expected a head size of (64, 128, 256), got 48"),
+    ):
+        assert why_not_flashinfer(*arguments) == told
+    monkeypatch.setattr(flashinfer_ops, "here", lambda: [Finding("nvcc", False, "no CUDA toolkit", "install it")])
+    assert why_not_flashinfer(cuda, torch.bfloat16, SHAPE, 16) == "nvcc: no CUDA toolkit; install it"
 
 
 needs_flashinfer = pytest.mark.skipif(not ready(), reason="FlashInfer cannot be used here, see its checks")

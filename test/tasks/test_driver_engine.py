@@ -189,7 +189,7 @@ def test_words(ours: Path) -> None:
     assert made(ours, "torch_fp8").kernels == "engine torch_fp8"
     with pytest.raises(ConfigError, match="kernels: expected one of auto, .*triton_fp8.*; got 'fast'"):
         Driver.from_checkpoint("no folder", kernels="fast")  # said before anything is read
-    for word in ("triton", "triton_fp8"):
+    for word in ("triton", "triton_fp8", "flashinfer"):
         with pytest.raises(ConfigError, match="CUDA device"):
             made(ours, word)
 

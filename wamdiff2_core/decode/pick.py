@@ -11,8 +11,8 @@ import torch
 from wamdiff2_core.decode.decoder import BlockDecoder
 from wamdiff2_core.decode.engine.config import EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
-from wamdiff2_core.decode.engine.kernel_sets import KERNEL_SETS, triton_sizes, why_not_triton
-from wamdiff2_core.decode.engine.weights import check_model
+from wamdiff2_core.decode.engine.kernel_sets import KERNEL_SETS, triton_sizes, why_not_flashinfer, why_not_triton
+from wamdiff2_core.decode.engine.weights import check_model, shape_of
 from wamdiff2_core.decode.kernels import KERNEL_SETS as BLOCK_SETS
 from wamdiff2_core.errors import ConfigError
 from wamdiff2_core.model.checkpoint import LoadedModel
@@ -88,6 +88,11 @@ def decide(word: str, device: torch.device, dtype: torch.dtype, model: TextModel
     if word == "engine":
         chosen, reason = ("torch", f"engine: no Triton: {elsewhere}") if elsewhere else ("triton", "engine")
     problem = (elsewhere if chosen.startswith("triton") else None) or why_not(chosen, model)
+    if problem is None and chosen == "flashinfer":
+        shape, page_size = None, EngineConfig.page_size
+        if model is not None:
+            shape, page_size = shape_of(model.text, model.config), model.sizes.page_size
+        problem = why_not_flashinfer(device, dtype, shape, page_size)
     if problem:
         raise ConfigError(f"kernels {word}: {problem}{_way_out(device)}")
     return Choice(chosen, reason)

@@ -65,13 +65,14 @@ def check_shape(shape: Shape) -> None:
         )
 
 
-def check_sizes(shape: Shape, page_size: int, dtype: torch.dtype) -> None:
+def check_sizes(shape: Shape | None, page_size: int, dtype: torch.dtype) -> None:
     """ConfigError for what FlashInfer's kernels, or our masks for them, are not made for; the machine is not asked."""
     if dtype not in DTYPES:
         raise ConfigError(f"flashinfer: expected bfloat16 or float16, got {dtype}")
     if page_size % BYTE:
         raise ConfigError(f"flashinfer: expected a page size that is a multiple of {BYTE}, got {page_size}")
-    check_shape(shape)
+    if shape is not None:
+        check_shape(shape)
 
 
 class FlashInferOps:

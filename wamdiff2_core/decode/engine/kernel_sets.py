@@ -129,8 +129,11 @@ def _triton(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
     return KernelSet(name, ops, moves, fp8, sizes.tokens, partial(vision_block, turn=turned_heads))
 
 
-def why_not_flashinfer(device: torch.device, dtype: torch.dtype, shape: Shape, page_size: int) -> str | None:
-    """Why FlashInfer's kernels cannot run a model of these sizes there, with the way out; None: they can."""
+def why_not_flashinfer(device: torch.device, dtype: torch.dtype, shape: Shape | None, page_size: int) -> str | None:
+    """Why FlashInfer's kernels cannot run a model of these sizes there, with the way out; None: they can.
+
+    shape: None where it is not known yet.
+    """
     from wamdiff2_core.decode.engine.flashinfer_ops import check_sizes, obstacle
 
     if device.type != "cuda":
