@@ -16,7 +16,7 @@ from wamdiff2_cli.engine_checks import engine_findings
 from wamdiff2_cli.findings import MISSING, OK, OPTIONAL, Finding
 from wamdiff2_core.errors import Wamdiff2Error
 
-PROBE_S = 60.0
+PROBE_S = 180.0  # against hanging: on a busy machine it takes half a minute to import torch
 SETUP = "run `make setup`"
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 

@@ -167,7 +167,7 @@ def test_the_slider_moves_picture_map_and_text_together(bag: Path, tmp_path: Pat
     page.write_text((tmp_path / "report.html").read_text().replace("</body>", probe))
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
     command = [str(CHROMIUM), *flags, f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     found = re.search(r"<title>(.*?)</title>", done.stdout)
     assert found is not None
     said = json.loads(found.group(1).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))

@@ -98,7 +98,7 @@ def browser_faults(path, scratch) -> dict:
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
     flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
     command = [CHROMIUM, *flags, f"--user-data-dir={scratch / 'profile'}", "--dump-dom", probed.as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     title = re.search(r"<title>(.*?)</title>", done.stdout)
     assert title, done.stdout[:500]
     return json.loads(title.group(1))
