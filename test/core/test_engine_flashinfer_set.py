@@ -12,16 +12,19 @@ from itertools import product
 import pytest
 import torch
 from flashinfer_stand_in import Tape, install, install_strict
+from test_engine_golden import TINY, scene
 from test_engine_parity import CASES, KINDS, SCAFFOLDS, SMALL, alike, plain
 from tiny_models import loaded, prompt
 
 from wamdiff2_core import DecodingConfig
+from wamdiff2_core.decode import pick
 from wamdiff2_core.decode.config import RULES
 from wamdiff2_core.decode.engine import flashinfer_ops, kernel_sets
 from wamdiff2_core.decode.engine.config import CallShape, EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
 from wamdiff2_core.decode.engine.flashinfer_ops import FlashInferOps
 from wamdiff2_core.decode.engine.pages import PagePool
+from wamdiff2_core.driver import Driver
 
 _MADE: dict[tuple, EngineDecoder] = {}
 
@@ -179,6 +182,23 @@ def test_drawn_tokens(captured: bool) -> None:
     )
     for a, b in zip(got, want, strict=True):
         alike(a, b, batch=True)
+
+
+@pytest.mark.parametrize(("block_size", "tasks"), [(8, ("plan", "ask")), (32, ("plan", "detect", "ask"))])
+def test_a_driver_of_the_trained_checkpoint(monkeypatch, block_size: int, tasks: tuple[str, ...]) -> None:
+    """Asked for by its word: tasks as one batch behind the pictures, each alone, drawn candidates."""
+    monkeypatch.setattr(pick, "why_not_flashinfer", lambda *_: None)
+    told = []
+    for word in ("flashinfer", "lean"):
+        driver = Driver.from_checkpoint(TINY, decoding=DecodingConfig(block_size, 4, "ordered"), kernels=word)
+        driver.max_new_tokens |= {"detect": 2 * block_size, "ask": block_size}
+        if word == "flashinfer":
+            assert driver.kernels == "engine flashinfer" and isinstance(driver.decoder, EngineDecoder)
+            poison(driver.decoder)
+        answers = driver.answer(scene(block_size), tasks)
+        drawn = driver.plan_candidates(scene(1), 3, temperature=1.0, seed=3)
+        told.append([one.text for one in (*answers.values(), driver.plan(scene(2)), *drawn)])
+    assert told[0] == told[1] and len(set(told[0])) > len(tasks)
 
 
 def test_a_row_that_breaks_leaves_the_others_and_those_that_come_after_alone() -> None:
