@@ -17,6 +17,8 @@ def start(context):
     checkpoint = Path(value(context, "checkpoint") or graph.default_checkpoint()).resolve()
     transport = value(context, "transport")
     settings = {"checkpoint": checkpoint, "cameras": cameras, "image_transport": transport, "use_sim_time": True}
+    if value(context, "kernels"):
+        settings["kernels"] = value(context, "kernels")
     nodes = [graph.driver(prefix, cameras, settings)]
     if value(context, "record"):
         nodes.append(graph.recorder(Path(value(context, "record")).resolve()))
@@ -46,6 +48,7 @@ def generate_launch_description():
             argument("clock", "recorded", "recorded: the bag holds /clock; play: the player makes one"),
             argument("delay", 15.0, "seconds before the bag starts"),
             argument("record", "", "folder for a new bag; empty: no recording"),
+            argument("kernels", "", "what decodes: auto, lean, engine, ...; empty: the parameter file's"),
             argument("params", default_parameters("drive.yaml"), "ROS parameter file"),
             argument("out", "out/launch", "folder for the parameters as used"),
             OpaqueFunction(function=start),

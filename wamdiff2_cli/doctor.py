@@ -19,7 +19,7 @@ _MARKS = {"ok": "[green]ok      [/]", "missing": "[red]missing [/]", "optional":
 def run(
     checkpoint: Annotated[Path | None, typer.Option(help="Checkpoint to try; default: the one here")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON and nothing else")] = False,
-    build: Annotated[bool, typer.Option("--build", help="Compile the checkpoint's GPU kernels instead: minutes")] = False,
+    build: Annotated[bool, typer.Option("--build", help="Compile GPU kernels for it instead: minutes")] = False,
     arch: Annotated[int | None, typer.Option(help="With --build: for this architecture, 90 for an H200")] = None,
 ) -> None:
     """Check this machine, line by line. Exit code 0 if `make demo` can run here, 1 if something is missing for it.
