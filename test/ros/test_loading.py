@@ -32,7 +32,7 @@ def test_told_to_stop_it_leaves_the_thread_behind() -> None:
         in_background(release.wait, lambda: True)
     assert caught.value.thread.is_alive()
     release.set()
-    caught.value.thread.join(10.0)
+    caught.value.thread.join(120.0)
     assert not caught.value.thread.is_alive()
 
 

@@ -50,7 +50,7 @@ def test_an_error_ends_it_and_is_told() -> None:
     before, threading.excepthook = threading.excepthook, heard.append
     try:
         dog.start()
-        dog._thread.join(10.0)
+        dog._thread.join(120.0)
     finally:
         threading.excepthook = before
     assert not dog.alive and heard and "no more room" in dog.status("x", 0.0, "").message
