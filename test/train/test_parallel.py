@@ -168,7 +168,7 @@ def test_when_one_rank_fails_all_end_and_it_is_named(micro_folder, tmp_path):
         "--master-port",
         str(free_port()),
     ]
-    how = {"cwd": Path(__file__).parents[2], "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "timeout": 200}
+    how = {"cwd": Path(__file__).parents[2], "env": {**os.environ, "OMP_NUM_THREADS": "1"}, "timeout": 280}
     command = [*torchrun, "-m", "training.train", str(tmp_path / "run.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, **how)
     assert done.returncode != 0
