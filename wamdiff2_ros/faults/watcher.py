@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -23,10 +24,10 @@ STATS_FIELDS = ("block_size", "steps", "total_ms", "frame_age_ms", "frames_dropp
 
 
 class WatcherNode(Node):
-    """Parameters: log, prefix."""
+    """Parameters: log, prefix. Times are those of publication: this process may be kept waiting as any other."""
 
-    def __init__(self) -> None:
-        super().__init__("watcher")
+    def __init__(self, **node_options: Any) -> None:
+        super().__init__("watcher", **node_options)
         self._log = EventLog(FilePath(str(self.declare_parameter("log", "").value)))
         prefix = str(self.declare_parameter("prefix", "/vehicle").value)
         self.create_subscription(Trajectory, "/wamdiff2/output/trajectory", self._trajectory, QOS)
@@ -34,15 +35,15 @@ class WatcherNode(Node):
         self.create_subscription(DiagnosticArray, "/diagnostics", self._diagnostics, QOS)
         self.create_subscription(VehicleControl, f"{prefix}/control", self._control, QOS)
 
-    def _trajectory(self, message: Trajectory) -> None:
+    def _trajectory(self, message: Trajectory, info: dict[str, Any]) -> None:
         starts_ns = _ns(message.header.stamp)
         self._log.write(
-            "trajectory", stamp_ns=_ns(message.images_stamp) or starts_ns, starts_ns=starts_ns,
+            "trajectory", at_s=sent_s(info), stamp_ns=_ns(message.images_stamp) or starts_ns, starts_ns=starts_ns,
             status=int(message.status), points=len(message.points), finite=_finite(message),
             text=message.text[:300] if message.status else "", instruction=message.instruction[:200],
         )  # fmt: skip
 
-    def _stats(self, message: Stats) -> None:
+    def _stats(self, message: Stats, info: dict[str, Any]) -> None:
         values = {name: float(getattr(message, name)) for name in STATS_FIELDS}
         failures = {
             name.removeprefix("failures_"): int(getattr(message, name))
@@ -50,17 +51,25 @@ class WatcherNode(Node):
             if name.startswith("failures_")
         }
         self._log.write(
-            "stats", stamp_ns=_ns(message.header.stamp), tasks=list(message.tasks), failures=failures, **values
-        )
+            "stats", at_s=sent_s(info), stamp_ns=_ns(message.header.stamp), tasks=list(message.tasks),
+            failures=failures, **values,
+        )  # fmt: skip
 
-    def _diagnostics(self, message: DiagnosticArray) -> None:
+    def _diagnostics(self, message: DiagnosticArray, info: dict[str, Any]) -> None:
+        at_s = sent_s(info)
         for status in message.status:
             values = {pair.key: pair.value for pair in status.values}
             level = int.from_bytes(status.level, "little")
-            self._log.write("status", name=status.name, level=level, message=status.message, values=values)
+            self._log.write("status", at_s=at_s, name=status.name, level=level, message=status.message, values=values)
 
-    def _control(self, message: VehicleControl) -> None:
-        self._log.write("control", brake=float(message.brake), throttle=float(message.throttle))
+    def _control(self, message: VehicleControl, info: dict[str, Any]) -> None:
+        self._log.write("control", at_s=sent_s(info), brake=float(message.brake), throttle=float(message.throttle))
+
+
+def sent_s(info: dict[str, Any]) -> float:
+    """Steady time at which a message was published; that of now where the middleware does not tell."""
+    sent_ns, now_ns = int(info["source_timestamp"]), time.time_ns()
+    return time.monotonic() - (max(0, now_ns - sent_ns) * 1e-9 if sent_ns > 0 else 0.0)
 
 
 def _ns(stamp: Any) -> int:
