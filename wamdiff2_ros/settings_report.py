@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,17 @@ import yaml
 from wamdiff2_core.errors import ConfigError
 
 OUR_NODES = ("/wamdiff2", "/follower", "/world", "/recorder", "/carla_bridge")
+
+
+class _Loader(yaml.SafeLoader):
+    """Takes 1e-3 for a number, as rcl does; to PyYAML it is text unless it has both a dot and a sign."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)[eE][-+]?[0-9]+$"),
+    list("-+.0123456789"),
+)
 
 
 def _sections(content: Any, prefix: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
@@ -53,6 +65,11 @@ def file_parameters(path: Path, node: str) -> dict[str, Any]:
         if matches(section, tokens(node)) and isinstance(given, Mapping):
             values |= given
     return values
+
+
+def file_sections(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """(name of its nodes, parameters) of all sections of a parameter file that set something, in their order."""
+    return [(_joined(name), dict(given)) for name, given in _sections(_content(path)) if isinstance(given, Mapping)]
 
 
 def file_warning(path: Path, node: str) -> str:
@@ -111,11 +128,14 @@ def _read(path: Path) -> list[tuple[str, ...]]:
     return [section for section, _ in _sections(_content(path))]
 
 
-def _content(path: Path) -> Any:
+def _content(path: Path) -> Mapping[Any, Any]:
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: expected a ROS parameter file, got {error}") from error
+    if not isinstance(content, (Mapping, type(None))):
+        raise ConfigError(f"{path}: expected a ROS parameter file, sections by node name; got {content!r:.60}")
+    return content or {}
 
 
 def _hint(name: str, known: Iterable[str]) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from wamdiff2_core.errors import ConfigError, Wamdiff2Error
+from wamdiff2_core.errors import Wamdiff2Error
 from wamdiff2_ros.graph import NodeSpec, share_folder
 from wamdiff2_ros.process import SUPERVISED
-from wamdiff2_ros.settings_report import run_warning
+from wamdiff2_ros.settings_report import file_parameters, file_sections, run_warning
 
 GRACE_S = 10.0  # from SIGINT to SIGTERM; the recorder has an index to write, the driver a scene to finish
 LAST_LINES = 15
@@ -133,20 +133,20 @@ def environment() -> dict[str, str]:
 
 
 def write_parameters(path: Path, nodes: Sequence[NodeSpec], base: Path | None) -> Path:
-    """One parameter file for all nodes: `base`, with each node's own parameters put in.
+    """One parameter file for all nodes: `base`, with each node's own parameters put in. ConfigError: see `base`.
 
-    Written per node name: in rcl a value for a named node wins over one for all nodes, whichever comes later.
+    Each node's section holds all that `base` sets for it and stands last: in rcl the last section that is for a node
+    wins, be it for all nodes, so that what a command was given would lose against a `/**` at the end of the file.
     """
-    content: dict[str, Any] = {}
-    if base is not None:
-        try:
-            content = yaml.safe_load(base.read_text(encoding="utf-8")) or {}
-        except (OSError, yaml.YAMLError) as error:
-            raise ConfigError(f"{base}: expected a ROS parameter file, got {error}") from error
+    content: dict[str, dict[str, Any]] = {}
+    for name, given in [] if base is None else file_sections(base):
+        content.setdefault(name, {}).update(given)
     for spec in nodes:
-        section = content.setdefault(f"/{spec.name}", {}).setdefault("ros__parameters", {})
-        section.update({name: _plain(value) for name, value in spec.parameters.items()})
-    filled = {name: part for name, part in content.items() if part.get("ros__parameters")}
+        content.pop(f"/{spec.name}", None)
+    for spec in nodes:
+        given = {} if base is None else file_parameters(base, f"/{spec.name}")
+        content[f"/{spec.name}"] = given | {name: _plain(value) for name, value in spec.parameters.items()}
+    filled = {name: {"ros__parameters": given} for name, given in content.items() if given}  # rcl wants no empty one
     path.write_text(yaml.safe_dump(filled, sort_keys=False), encoding="utf-8")
     return path
 

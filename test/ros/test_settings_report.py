@@ -71,9 +71,10 @@ def test_nested_namespaces_and_other_nodes(tmp_path: Path) -> None:
     assert report.unused_sections(path, ["/wamdiff2", "/follower"]) == ["/car/wamdiff2"]
     path.write_text("")
     assert "it is for nobody" in report.file_warning(path, "/wamdiff2")
-    path.write_text("a: [1")
-    with pytest.raises(ConfigError, match=r"p\.yaml: expected a ROS parameter file"):
-        report.file_warning(path, "/wamdiff2")
+    for text in ("a: [1", "- a", "hello"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"p\.yaml: expected a ROS parameter file"):
+            report.file_warning(path, "/wamdiff2")
 
 
 def test_what_a_file_sets_for_a_node(tmp_path: Path) -> None:
@@ -81,6 +82,15 @@ def test_what_a_file_sets_for_a_node(tmp_path: Path) -> None:
     path.write_text("/**:\n  ros__parameters: {steps: 1, rule: static}\n/wamdiff2:\n  ros__parameters: {steps: 2}\n")
     assert report.file_parameters(path, "/wamdiff2") == {"steps": 2, "rule": "static"}
     assert report.file_parameters(path, "/other") == {"steps": 1, "rule": "static"}
+
+
+def test_numbers_are_what_rcl_takes_for_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(
+        "/**:\n  ros__parameters: {a: 1e-1, b: 5E2, c: -1.5e3, d: .5e+1, e: '1e-1', f: e1, g: 1e, h: 32x8}\n"
+    )
+    expected = {"a": 0.1, "b": 500.0, "c": -1500.0, "d": 5.0, "e": "1e-1", "f": "e1", "g": "1e", "h": "32x8"}
+    assert report.file_parameters(path, "/wamdiff2") == expected
 
 
 def test_a_file_of_a_run_may_have_more_of_our_nodes_but_not_misspelt_ones(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 pytestmark = pytest.mark.ros
-pytest.importorskip("rclpy")
+rclpy = pytest.importorskip("rclpy")
 
 from wamdiff2_core.errors import ConfigError  # noqa: E402
 from wamdiff2_ros import graph  # noqa: E402
@@ -85,3 +85,37 @@ def test_own_parameters_win_over_the_file(tmp_path: Path) -> None:
     assert "/follower" not in content and content["/other"]["ros__parameters"] == {"a": 1}
     with pytest.raises(ConfigError, match="nowhere"):
         write_parameters(tmp_path / "out.yaml", [spec], tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        "/wamdiff2: {ros__parameters: {steps: 9}}\n/**: {ros__parameters: {rule: ordered, steps: 3, threshold: 1e-1}}",
+        "/wamdiff2: {ros__parameters: {a: 9}}\nwamdiff2: {ros__parameters: {rule: static, steps: 3, threshold: .1}}",
+        "/: {wamdiff2: {ros__parameters: {steps: 3, threshold: .1}}}\n/*: {ros__parameters: {rule: ordered}}",
+        "/**/wamdiff2: {ros__parameters: {steps: 3, threshold: 1E-1}}\n/wamdiff2:\n/follower: {ros__parameters: }",
+    ],
+)
+def test_own_parameters_win_wherever_the_file_names_the_node(tmp_path: Path, base: str) -> None:
+    """rcl itself reads what was written: the last section that is for a node wins there."""
+    file = tmp_path / "base.yaml"
+    file.write_text(base)
+    spec = NodeSpec("wamdiff2", "driver_node", {"rule": "dynamic"})
+    written = write_parameters(tmp_path / "out.yaml", [spec, graph.follower("/w")], file)
+    context = rclpy.Context()
+    rclpy.init(context=context, args=["--ros-args", "--params-file", str(written)])
+    node = rclpy.create_node("wamdiff2", context=context, automatically_declare_parameters_from_overrides=True)
+    try:
+        found = {name: node.get_parameter(name).value for name in ("rule", "steps", "threshold")}
+    finally:
+        node.destroy_node()
+        context.shutdown()
+    assert found == {"rule": "dynamic", "steps": 3, "threshold": 0.1}
+
+
+@pytest.mark.parametrize("base", [b"- a\n", b"hello\n", b"\xff\xfe\x00a", b"a: [1"])
+def test_a_file_that_is_no_parameter_file_is_named(tmp_path: Path, base: bytes) -> None:
+    file = tmp_path / "base.yaml"
+    file.write_bytes(base)
+    with pytest.raises(ConfigError, match=r"base\.yaml: expected a ROS parameter file"):
+        write_parameters(tmp_path / "out.yaml", [NodeSpec("wamdiff2", "driver_node", {})], file)
