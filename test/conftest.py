@@ -6,6 +6,7 @@ import importlib.util
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before anything imports rclpy. A domain of its own per process, within what needs no wider port range.
 _worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
@@ -14,6 +15,10 @@ os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 os.environ["ROS_PYTHON_CHECK_FIELDS"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Examples are not timed: a busy machine would fail them.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 def _has(module: str) -> bool:
