@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -98,14 +99,9 @@ class PageTable:
 
 def _runs(pages: Sequence[int]) -> Iterator[tuple[int, int]]:
     """(first, last) of each run of neighbours in rising page numbers."""
-    first = last = None
-    for page in pages:
-        if last is not None and page != last + 1:
-            yield first, last  # type: ignore[misc]
-            first = None
-        first, last = page if first is None else first, page
-    if last is not None:
-        yield first, last  # type: ignore[misc]
+    for _, run in groupby(enumerate(pages), lambda one: one[1] - one[0]):
+        numbers = [page for _, page in run]
+        yield numbers[0], numbers[-1]
 
 
 def slots_of(pages: Tensor, place: Tensor, live: Tensor, page_size: int) -> Tensor:
