@@ -58,8 +58,15 @@ class Job:
         """What makes two drives the same one."""
         timing = [self.latency_s, self.plan_period_s, *self.length_m, *self.traffic]
         rule = [] if self.rule == "dynamic" else [self.rule]  # rows of before there was a choice stay valid
-        how = [self.block_size, self.steps, self.threshold, *timing, *rule, *key_part(self.kernels)]
-        return [self.checkpoint, self.town, self.seed, *how]
+        how = [self.block_size, self.steps, self.threshold, *timing, *rule]
+        return [self.checkpoint, self.town, self.seed, *how, *self._machine()]
+
+    def _machine(self) -> list[str]:
+        """What decodes where, in which numbers; nothing of what old rows that do not say it count as."""
+        if self.checkpoint == EXPERT:
+            return []
+        where = [] if (self.device, self.dtype) == ("cpu", "float32") else [self.device, self.dtype]
+        return [*where, *key_part(self.kernels, self.device)]
 
 
 _drivers: dict[tuple, Any] = {}  # a few per process, the newest last: loading a checkpoint costs more than a plan

@@ -100,6 +100,19 @@ def test_keys_of_all_rows_name_kernels_other_than_lean(micro: Path, tmp_path: Pa
         (AskJob(micro, tmp_path).key(question), AskJob(micro, tmp_path, kernels="torch").key(question)),
     ):
         assert one != other
+    ask, drive = AskJob(micro, tmp_path, device="cuda"), Job("tiny", "Town01", 1, 32, 4, 0.6, "cuda")
+    frames = frame_run.FrameJob(micro, tmp_path, tmp_path / "f.json", device="cuda")
+    for keys in (  # on a GPU old rows, which name no kernels, may be of lean or of an engine: nobody takes them up
+        [PlanJob(micro, kernels=k, devices=("cuda:0",)).key() for k in ("lean", "auto", "torch")]
+        + [PlanJob(micro).key()],
+        [replace(ask, kernels=k).key(question) for k in ("lean", "auto", "torch")]
+        + [AskJob(micro, tmp_path).key(question)],
+        [str(replace(drive, kernels=k).key) for k in ("lean", "auto", "torch")],
+        [str(replace(frames, kernels=k).key("x", 8)) for k in ("lean", "auto", "torch")],
+    ):
+        assert len(set(keys)) == len(keys)
+    assert drive.key[-1] == frames.key("x", 8)[-1] == "auto" and replace(drive, kernels="lean").key[-1] == "lean"
+    assert kernels_used.name_part("engine triton", "cuda") == kernels_used.key_part("triton", "cuda")
     assert PlanJob(micro).key() == PlanJob(micro, kernels="lean").key()
     assert Job("tiny", "Town01", 1, 32, 4, 0.6, kernels="lean").key == Job("tiny", "Town01", 1, 32, 4, 0.6).key
 

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from wamdiff2_core.errors import CheckpointError, ConfigError, DataError, Wamdiff2Error
 from wamdiff2_core.evaluate.frame_figures import figures
 from wamdiff2_core.evaluate.frames import Frame, answer_frame, read_frames
-from wamdiff2_core.evaluate.kernels_used import key_part, settled, told
+from wamdiff2_core.evaluate.kernels_used import key_part, name_part, settled, told
 
 BLOCK_SIZES = (1, 4, 8, 16, 32)
 
@@ -59,8 +59,8 @@ class FrameJob:
     def key(self, frame: str, block_size: int) -> list[object]:
         """What makes two rows the same measurement."""
         where = [str(self.checkpoint.resolve()), str(self.data.resolve())]
-        how = [self.steps, self.threshold, self.rule, self.device, self.dtype, self.threads, *key_part(self.kernels)]
-        return [*where, frame, block_size, *how]
+        how = [self.steps, self.threshold, self.rule, self.device, self.dtype, self.threads]
+        return [*where, frame, block_size, *how, *key_part(self.kernels, self.device)]
 
 
 def run(job: FrameJob, console: Console, kind_of: Callable[[str], str] = lambda question: "") -> dict[str, object]:
@@ -106,8 +106,8 @@ def recount(out: Path, kind_of: Callable[[str], str] = lambda question: "") -> d
         raise DataError(f"{out}: expected a result of `evaluate frames` with its rows in {file.name} beside it")
     settings = report["settings"]
     wanted = [settings[name] for name in ("steps", "threshold", "rule", "device", "dtype", "threads")]
-    kernels = settings.get("kernels", "lean")  # results of before there was a choice do not say it
-    wanted += [kernels] if kernels != "lean" else []
+    if "kernels" in settings:  # results of before there was a choice do not say it
+        wanted += name_part(settings["kernels"], settings["device"])
     name = Path(settings["checkpoint"]).name
     rows = [row for row in _read(file) if row["key"][4:] == wanted and Path(row["key"][0]).name == name]
     if not rows:

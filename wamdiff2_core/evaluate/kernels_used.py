@@ -30,12 +30,19 @@ def settled(
     return found[0]
 
 
-def key_part(kernels: str) -> list[str]:
-    """What a row's key says of them: nothing for lean, which rows were made with before there was a choice.
+def key_part(kernels: str, device: str = "cpu") -> list[str]:
+    """What a row's key says of them: nothing for lean on a CPU, which rows were made with before there was a choice.
 
-    kernels: a word that is settled; "auto" counts as lean.
+    Elsewhere rows of before do not tell whether a driver took an engine by itself, so that they are nobody's.
+    kernels: a word that is settled; "auto" counts as lean on a CPU.
     """
-    return [] if kernels in ("auto", "lean") else [named(kernels)]
+    return name_part(kernels if kernels == "auto" else named(kernels), device)
+
+
+def name_part(name: str, device: str) -> list[str]:
+    """`key_part` of kernels by the name that a decoder gives itself."""
+    of_before = name in ("auto", "lean") and device.split(":")[0] == "cpu"
+    return [] if of_before else [name]
 
 
 def told(choice: Choice) -> dict[str, str]:

@@ -66,7 +66,7 @@ class AskJob:
         weights = [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in files]
         pictures = [[name, str(path)] for name, path in question.images.items()]
         told = [str(self.checkpoint.resolve()), weights, asdict(self.setting), self.dtype, self.device, self.fill]
-        told += key_part(self.kernels)
+        told += key_part(self.kernels, self.device)
         return hashlib.sha256(json.dumps([*told, question.id, question.text, pictures]).encode()).hexdigest()[:20]
 
 

@@ -48,7 +48,8 @@ class PlanJob:
         """Weights by name, size and time, and decoding."""
         files = sorted(self.checkpoint.glob("*.safetensors"))
         weights = [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in files]
-        told = [str(self.checkpoint.resolve()), weights, asdict(self.setting), self.dtype, *key_part(self.kernels)]
+        told = [str(self.checkpoint.resolve()), weights, asdict(self.setting), self.dtype]
+        told += key_part(self.kernels, self.devices[0])  # the same kernels on all of them
         return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
