@@ -16,7 +16,7 @@ from language_files import drivebench_entry, lingo_folder, picture, write_json
 from typer.testing import CliRunner
 
 from wamdiff2_cli.main import app
-from wamdiff2_core.errors import ConfigError, DataError, Wamdiff2Error
+from wamdiff2_core.errors import CheckpointError, ConfigError, DataError, Wamdiff2Error
 from wamdiff2_core.evaluate.everything import config as configuration
 from wamdiff2_core.evaluate.everything import options, output, plots, registry
 from wamdiff2_core.evaluate.everything.benchmark import Figure, Measured, Request
@@ -138,6 +138,20 @@ def test_what_is_absent_or_fails_is_said_and_stops_nothing(tmp_path: Path, check
     assert "is no checkpoint folder" in lost["absent"][0]["missing"][0]
     with pytest.raises(ConfigError, match="there is no wrong; there are made"):
         evaluate(configured(tmp_path, benchmarks={"wrong": {}}), [Made()])
+
+
+def test_a_device_that_is_not_there_ends_it_at_once_unless_nothing_decodes(tmp_path: Path, checkpoint: Path) -> None:
+    for wrong, told in (
+        ({"device": "cuda:93"}, "cuda:93"),
+        ({"device": "gpu"}, "'gpu'"),
+        ({"dtype": "half"}, "'half'"),
+    ):
+        made = Made()
+        with pytest.raises(CheckpointError, match=told):
+            evaluate(configured(tmp_path, checkpoint, **wrong), [made])
+        assert not made.seen and not (tmp_path / "out").exists()
+    report = evaluate(configured(tmp_path, checkpoint, device="cuda:93"), [Made(decodes=False)])
+    assert report["errors"] == [] and report["machine"]["device"] == "cuda:93"  # as configured, for nobody
 
 
 def test_files_are_whole_and_texts_are_escaped(tmp_path: Path, checkpoint: Path) -> None:

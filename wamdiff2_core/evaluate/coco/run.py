@@ -107,7 +107,7 @@ def evaluate(job: CocoJob) -> dict[str, Any]:
         "score_of_a_box": "as the file says" if job.detections else OWN_SCORE,
         "settings": {"checkpoint": str(job.checkpoint), **job.setting.values(), "mode": job.mode, "names": job.names,
                      **({} if job.checkpoint is None else kernels_told(choice))},
-        "machine": machine(job.devices[0]),
+        "machine": machine("cpu" if job.checkpoint is None else job.devices[0]),
     }  # fmt: skip
     write_json(job.out / RESULT, report)
     return report

@@ -21,6 +21,7 @@ from wamdiff2_core.evaluate.everything.table import Cell, absence, rows
 from wamdiff2_core.evaluate.frame_batches import fingerprint
 from wamdiff2_core.evaluate.kernels_used import settled
 from wamdiff2_core.evaluate.machine import machine
+from wamdiff2_core.model.checkpoint import torch_device, torch_dtype
 
 # What a user can do something about: errors of ours, a full disk, a device out of memory, a process of a pool that was
 # killed, a library that is missing. Anything else is a fault of ours, whose traceback is told. Neither ends the others,
@@ -44,14 +45,17 @@ def evaluate(
 ) -> dict[str, Any]:
     """The report: rows, absent, errors, what it was measured on.
 
-    ConfigError for a benchmark that there is not, and, before any runs, for kernels that a checkpoint cannot get.
+    ConfigError for a benchmark that there is not, and, before any runs, for kernels that a checkpoint cannot get;
+    CheckpointError for a device or type that is none.
     """
     known = {benchmark.name: benchmark for benchmark in benchmarks}
     unknown = set(config.benchmarks) - set(known)
     if unknown:
         raise ConfigError(f"benchmarks: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     needs = {name: _needs(config, benchmark) for name, benchmark in known.items()}
-    _check_kernels(config, [name for name, benchmark in known.items() if benchmark.decodes and not needs[name]])
+    decodes = any(benchmark.decodes and not needs[name] for name, benchmark in known.items())
+    if decodes:
+        _check_machine(config)
     cells: list[Cell] = []
     errors: list[dict[str, Any]] = []
     for name, benchmark in known.items():
@@ -74,7 +78,7 @@ def evaluate(
         "errors": errors,
         "settings": dict(config.source),
         "checkpoints": {name: _checkpoints(folders) for name, folders in config.checkpoints.items()},
-        "machine": machine(config.device)
+        "machine": machine(config.device if decodes else "cpu")
         | {"device": config.device, "dtype": config.dtype, "workers": config.workers}
         | {"kernels": config.kernels},
     }
@@ -105,9 +109,10 @@ def _needs(config: Config, benchmark: Benchmark) -> list[str]:
     return lines + [f"{f} is no checkpoint folder" for f in folders if not (f / "config.json").is_file()]
 
 
-def _check_kernels(config: Config, decoding: Sequence[str]) -> None:
-    """An engine that is asked for by name and cannot run would fail in each row, after hours in the last."""
-    if not decoding or not needs_an_engine(config.kernels):
+def _check_machine(config: Config) -> None:
+    """What cannot run here, device or engine asked for by name, would fail in each row, after hours in the last."""
+    torch_dtype(config.dtype, torch_device(config.device))
+    if not needs_an_engine(config.kernels):
         return
     sizes = [setting.block_size for setting in config.settings]
     for folder in (folder for several in config.checkpoints.values() for folder in several):
