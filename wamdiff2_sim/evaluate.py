@@ -262,8 +262,8 @@ def evaluate(args: argparse.Namespace) -> dict:
     settings = {**{name: getattr(args, name) for name in (*names, "workers")}, "latency_s": args.latency,
                 "plan_period_s": args.plan_period, "route_m": "{:.0f}-{:.0f}".format(*args.route_m),
                 **({} if choice is None else told(choice))}  # fmt: skip
-    report = {"what": "drive", "settings": settings, "machine": machine(args.device if choice else "cpu")}
-    report["results"] = table(rows)
+    where = machine(args.device if choice else "cpu")  # the expert needs no device
+    report = {"what": "drive", "settings": settings, "machine": where, "results": table(rows)}
     write_json(args.out.with_suffix(".json"), report)
     return report
 
