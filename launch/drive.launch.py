@@ -6,17 +6,17 @@ from launch import LaunchDescription
 from launch.actions import OpaqueFunction
 
 from wamdiff2_ros import graph
+from wamdiff2_ros.beforehand import set_in
 from wamdiff2_ros.launching import actions, argument, default_parameters, value
-from wamdiff2_ros.parameters import Settings
 from wamdiff2_ros.settings_report import file_parameters
 
 
 def start(context):
     file = Path(value(context, "params"))
     given = file_parameters(file, "/wamdiff2")  # an argument wins over the file, the file over what comes along
-    named = value(context, "cameras")
-    cameras = named.split(",") if named else list(given.get("cameras", Settings().cameras))
-    checkpoint = value(context, "checkpoint") or given.get("checkpoint") or graph.default_checkpoint()
+    named, read = value(context, "cameras"), set_in(file)
+    cameras = named.split(",") if named else list(read.cameras)
+    checkpoint = value(context, "checkpoint") or read.checkpoint or graph.default_checkpoint()
     parameters = {**given, "checkpoint": Path(checkpoint).resolve(), "cameras": cameras}
     if value(context, "kernels"):
         parameters["kernels"] = value(context, "kernels")

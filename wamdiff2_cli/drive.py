@@ -22,9 +22,11 @@ NAME = "drive"
 
 
 def run(
-    checkpoint: Annotated[Path | None, typer.Option(help="Checkpoint folder; default: the one here")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Checkpoint folder; default: the file's, or the one here")
+    ] = None,
     prefix: Annotated[str, typer.Option(help="Inputs are PREFIX/<camera>/image/compressed, ...")] = "/vehicle",
-    camera: Annotated[list[str] | None, typer.Option(help="Camera name; repeat it")] = None,
+    camera: Annotated[list[str] | None, typer.Option(help="Camera name; repeat it; default: the file's")] = None,
     params: Annotated[Path | None, typer.Option(help="ROS parameter file; default config/drive.yaml")] = None,
     follow: Annotated[bool, typer.Option(help="Also run the follower, which sends PREFIX/control")] = True,
     kernels: NodeKernels = None,
@@ -32,20 +34,21 @@ def run(
 ) -> None:
     """Run the driver on live topics. `ros2 launch wamdiff2 drive.launch.py` does the same where ROS 2 is installed."""
     check_ros()
-    from wamdiff2_ros import graph
-    from wamdiff2_ros.parameters import Settings
+    from wamdiff2_ros import beforehand, graph
 
-    folder = checkpoint or graph.default_checkpoint()
+    file = params or graph.share_folder("config") / "drive.yaml"
+    given = beforehand.set_in(file)
+    folder = checkpoint or Path(given.checkpoint or graph.default_checkpoint())
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is no checkpoint folder: it has no config.json")
-    cameras = tuple(camera or Settings().cameras)
+    cameras = tuple(camera or given.cameras)
     own: dict[str, object] = {"checkpoint": str(folder.resolve()), "cameras": cameras}
     if kernels is not None:
         own["kernels"] = kernels
     nodes = [graph.driver(prefix, cameras, own)]
     if follow:
         nodes.append(graph.follower(prefix))
-    watch(nodes, out / "log", params or graph.share_folder("config") / "drive.yaml")
+    watch(nodes, out / "log", file)
 
 
 def watch(nodes: Sequence[NodeSpec], log: Path, parameter_file: Path) -> None:

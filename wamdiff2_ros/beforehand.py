@@ -36,6 +36,12 @@ def settings_of(spec: NodeSpec, parameter_file: Path | None) -> Settings:
     return changed(Settings(), {name: _plain(value) for name, value in given.items() if name in known}, False)
 
 
+def set_in(parameter_file: Path) -> Settings:
+    """Cameras and checkpoint that a parameter file sets for the driver, else the defaults. ConfigError, one line."""
+    given = file_parameters(parameter_file, "/wamdiff2")
+    return changed(Settings(), {name: given[name] for name in ("cameras", "checkpoint") if name in given}, False)
+
+
 def check_kernels(settings: Settings) -> None:
     """See `check`. Loads PyTorch only where there is something to ask: a GPU, or kernels that not every machine has."""
     if settings.device == "cpu" and settings.kernels in ALWAYS_RUN:

@@ -231,6 +231,24 @@ def test_kernels_that_cannot_run_end_a_command_in_one_line_before_anything_is_cl
     assert kept.is_file() and (tmp_path / "bag").is_dir()
 
 
+def test_drive_takes_cameras_and_checkpoint_from_the_file_unless_they_are_named(
+    micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("rclpy")
+    from wamdiff2_cli import drive
+
+    ran: list[Any] = []
+    monkeypatch.setattr(drive, "watch", lambda nodes, log, file: ran.append(nodes[0].parameters))
+    file = tmp_path / "params.yaml"
+    file.write_text(f"/wamdiff2: {{ros__parameters: {{cameras: [a, b], checkpoint: {micro}}}}}\n")
+    run("drive", "--params", file)
+    tiny = Path(__file__).parents[2] / "checkpoints" / "tiny"
+    run("drive", "--params", file, "--camera", "c", "--checkpoint", tiny)
+    assert [(list(one["cameras"]), one["checkpoint"]) for one in ran] == [(["a", "b"], str(micro)), (["c"], str(tiny))]
+    file.write_text("/wamdiff2: {ros__parameters: {cameras: a}}\n")
+    assert str(refused("drive", "--params", file)).startswith("cameras: expected a list of names, got 'a'")
+
+
 def test_commands_that_load_by_themselves_refuse_kernels_before_they_read_anything(
     micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,16 @@ def test_a_device_that_is_not_there_is_named_and_what_can_run_is_not_held_up(mon
     assert {word for word in WORDS if not needs_an_engine(word)} == set(beforehand.ALWAYS_RUN)
 
 
+def test_cameras_and_checkpoint_of_a_file_are_read_or_named(tmp_path: Path) -> None:
+    file = written(tmp_path, "/**: {ros__parameters: {cameras: [a, b], checkpoint: /x, kernels: triton}}\n")
+    assert beforehand.set_in(file) == Settings(cameras=("a", "b"), checkpoint="/x")
+    assert beforehand.set_in(written(tmp_path, "")) == Settings()
+    for wrong in ("cameras: a", "cameras: null", "cameras: 3", "cameras: []", "checkpoint: 4", "checkpoint: null"):
+        file = written(tmp_path, f"/wamdiff2: {{ros__parameters: {{{wrong}}}}}\n")
+        with pytest.raises(ConfigError, match=wrong.split(":")[0]):
+            beforehand.set_in(file)
+
+
 def test_parameters_allow_no_more_candidates_than_an_engine_draws() -> None:
     most = kernel_choice.text_model(TINY).sizes.rows[-1]
     assert MOST_CANDIDATES == most and MOST_SCORED + 1 <= most
