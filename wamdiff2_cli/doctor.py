@@ -26,6 +26,8 @@ def run(
 
     With --build: exit code 0 if all kernels are ready, 1 if some could not be compiled.
     """
+    if build and as_json:
+        raise typer.BadParameter("--json goes without --build, which has no findings")
     if build:
         _build(checkpoint, arch)
     if arch is not None:

@@ -215,6 +215,8 @@ def test_a_model_that_no_engine_runs_is_told_instead_of_compiled(micro, tmp_path
 
 def test_arch_goes_with_build_and_checkpoints_are_named(tmp_path: Path) -> None:
     assert CliRunner().invoke(app, ["doctor", "--arch", "90"]).exit_code == 2
+    told = CliRunner().invoke(app, ["doctor", "--build", "--json", "--checkpoint", str(tmp_path)])
+    assert told.exit_code == 2 and told.stdout == ""
     with pytest.raises(CheckpointError, match=str(tmp_path)):
         built(tmp_path)
 
