@@ -19,8 +19,8 @@ from torch import Tensor
 
 from wamdiff2_core.decode.engine import triton_attend, triton_choose, triton_heads, triton_product, triton_rotate
 from wamdiff2_core.decode.engine.ops import Choice, Shape
-from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight
-from wamdiff2_core.decode.engine.triton_prompt import silu_gate
+from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight, half_of
+from wamdiff2_core.decode.engine.triton_prompt import silu_gate, widened
 from wamdiff2_core.decode.engine.triton_table import (
     BUCKETS,
     HOPPER_SHARED,
@@ -132,8 +132,10 @@ class TritonOps:
             counters = max(counters, heads)
         head = min(self._tiles(*sizes.products["head"], bucket).block_n for bucket in buckets)
         pieces = sizes.tokens * triton.cdiv(sizes.vocab, head)
-        splits = sizes.tokens * sizes.heads * MOST_SPLITS
-        counters = max(counters, sizes.tokens * sizes.heads)
+        # Attention shares its places out among programs for twice as many tokens: batches that commit.
+        self._split_tokens = sizes.tokens * (2 if sizes.tokens == BUCKETS[-1] else 1)
+        splits = self._split_tokens * sizes.heads * MOST_SPLITS
+        counters = max(counters, self._split_tokens * sizes.heads)
         self._partial = torch.empty(max(floats, splits * sizes.head_dim), dtype=torch.float32, device=device)
         self._logs = torch.empty(splits, dtype=torch.float32, device=device)
         self._squares = torch.empty(parts * sizes.tokens, dtype=torch.float32, device=device)
@@ -154,10 +156,14 @@ class TritonOps:
         self._usable = torch.empty(sizes.tokens, dtype=torch.bool, device=device)
 
     def _tiles(self, kind: str, outputs: int, inputs: int, bucket: int) -> Tiles:
-        return tiles_of(
+        cut = tiles_of(
             kind, outputs, inputs, bucket, self._weight_bytes, self.dtype.itemsize, self._shared,
             self.sizes.head_dim // 2 if kind == "heads" else 0,
         )  # fmt: skip
+        if self._weight_bytes > 1:
+            return cut
+        # A turn takes whole runs of pairs, and the tensor cores no fewer than 16 inputs of each half.
+        return replace(cut, block_k=max(cut.block_k, 2 * half_of(inputs), 32))
 
     def _output(self, kind: str, tokens: int, width: int) -> Tensor:
         """A buffer (tokens, width). Two take turns, so that what one call returned can go into the next."""
@@ -181,8 +187,11 @@ class TritonOps:
             return residual + _torch_linear(x, weight)
         return self._product("add", x, weight, weight.shape[0], residual=residual)
 
-    def _check(self, x: Tensor, weight: Weight) -> tuple[Tensor, Tensor, bool]:
-        """(weight's values, its scales or a stand-in, whether it is 8-bit); the kernels take addresses on trust."""
+    def _check(self, x: Tensor, weight: Weight) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """(weight's values or 16-bit words, its scales or a stand-in, how the kernels are to read it).
+
+        The kernels take addresses on trust.
+        """
         scaled = isinstance(weight, Fp8Weight)
         data, scale = (weight.data, weight.scale) if isinstance(weight, Fp8Weight) else (weight, weight)
         if x.dtype != self.dtype or data.dtype != (DTYPE if scaled else self.dtype):
@@ -191,12 +200,13 @@ class TritonOps:
             raise ValueError(
                 f"triton kernels: x {tuple(x.shape)} and weight {tuple(data.shape)} do not fit, or are strided"
             )
-        return data, scale, scaled
+        read = {"SCALED": scaled, "HALF": weight.half if isinstance(weight, Fp8Weight) else 0}
+        return data.view(torch.int16) if scaled else data, scale, read
 
     def _product(
         self, kind: str, x: Tensor, weight: Weight, outputs: int, *, eps: float = 0.0, residual: Tensor | None = None
     ) -> Tensor:
-        data, scale, scaled = self._check(x, weight)
+        data, scale, read = self._check(x, weight)
         tokens, inputs = x.shape
         if residual is not None and (residual.shape != (tokens, outputs) or not residual.is_contiguous()):
             raise ValueError(f"triton kernels: expected a residual {(tokens, outputs)}, got {tuple(residual.shape)}")
@@ -211,7 +221,7 @@ class TritonOps:
             self._summed = (out, tiles) if small else None
         triton_product.product[(tiles * cut.splits, triton.cdiv(tokens, block_m))](
             x, data, scale, squares, residual, out, self._partial, self._counter, tokens, outputs, inputs, eps,
-            NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", SCALED=scaled, PARTS=parts,
+            NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", PARTS=parts, **read,
             BLOCK_M=block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, SPLITS=cut.splits,
             FLIP=cut.flip, WIDEN=self._widen, PDL=self._pdl,
             num_warps=cut.warps, num_stages=cut.stages, **self._launch,
@@ -260,10 +270,10 @@ class TritonOps:
         if len(x) > self.sizes.tokens or not self._turned:
             heads = self.norm_linear(x, qkv, shape.eps)
             return self.rotate_append(heads, head_norm, cos, sin, slot, keys, values, shape)
-        data, scale, scaled = self._check(x, qkv)
+        data, scale, read = self._check(x, qkv)
         tokens, heads = len(x), shape.heads + 2 * shape.kv_heads
-        if data.shape != (heads * size, inputs):
-            raise ValueError(f"triton kernels: expected qkv {(heads * size, inputs)}, got {tuple(data.shape)}")
+        if qkv.shape != (heads * size, inputs):
+            raise ValueError(f"triton kernels: expected qkv {(heads * size, inputs)}, got {tuple(qkv.shape)}")
         if not all(one.is_contiguous() for one in (head_norm, cos, sin, slot)):
             raise ValueError("triton kernels: expected contiguous head_norm, cos, sin and slot")
         self._check_cache(keys, values, shape)
@@ -272,7 +282,7 @@ class TritonOps:
         cut, (squares, parts) = self._tiles("heads", heads * size, inputs, bucket), self._squares_of(x)
         triton_heads.project[(heads * 2 * cut.splits,)](
             x, data, scale, squares, head_norm, cos, sin, slot, out, keys, values, self._partial, self._counter,
-            tokens, shape.eps, HQ=shape.heads, HKV=shape.kv_heads, D=size, K=inputs, SCALED=scaled, PARTS=parts,
+            tokens, shape.eps, HQ=shape.heads, HKV=shape.kv_heads, D=size, K=inputs, PARTS=parts, **read,
             BLOCK_M=bucket, BLOCK_K=cut.block_k, SPLITS=cut.splits, WIDEN=self._widen, PDL=self._pdl,
             num_warps=cut.warps, num_stages=cut.stages, **self._launch,
         )  # fmt: skip
@@ -311,12 +321,12 @@ class TritonOps:
     def _chunks(self, rows: int, width: int, group: int, pages: int, shape: Shape) -> Chunks:
         return chunks_of(
             rows, width, group, shape.kv_heads, pages * self.page_size, shape.head_dim,
-            rows * width <= self.sizes.tokens, self.dtype.itemsize, self._shared,
+            rows * width <= self._split_tokens, self.dtype.itemsize, self._shared,
         )  # fmt: skip
 
     def choose(self, x: Tensor, head: Weight, allowed: Tensor | None, forbidden: int, eps: float) -> Choice:
-        data, scale, scaled = self._check(x, head)
-        tokens, (vocab, inputs) = len(x), data.shape
+        data, scale, read = self._check(x, head)
+        tokens, (vocab, inputs) = len(x), head.shape
         if tokens > self.sizes.tokens:
             raise ValueError(f"triton kernels: choosing for {tokens} tokens, scratch is for {self.sizes.tokens}")
         block_m, cut = self._cut("choose", tokens, vocab, inputs)
@@ -325,7 +335,7 @@ class TritonOps:
         squares, parts = self._squares_of(x)
         triton_choose.best_of_tile[(tiles, triton.cdiv(tokens, block_m))](
             x, data, scale, squares, x if allowed is None else allowed, *pieces, tokens, forbidden,
-            triton.cdiv(vocab, 32), vocab, inputs, eps, LIMITED=allowed is not None, SCALED=scaled, PARTS=parts,
+            triton.cdiv(vocab, 32), vocab, inputs, eps, LIMITED=allowed is not None, PARTS=parts, **read,
             BLOCK_M=block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, FLIP=cut.flip, WIDEN=self._widen,
             PDL=self._pdl,
             num_warps=cut.warps, num_stages=cut.stages, **self._launch,
@@ -340,7 +350,7 @@ class TritonOps:
 def _torch_linear(x: Tensor, weight: Weight) -> Tensor:
     """PyTorch's product, for many tokens. An 8-bit weight is widened for it: bfloat16 holds every e4m3 number."""
     if isinstance(weight, Fp8Weight):
-        return F.linear(x, weight.data.to(x.dtype)) * weight.scale.to(x.dtype)
+        return F.linear(x, widened(weight, x.dtype))
     return F.linear(x, weight)
 
 

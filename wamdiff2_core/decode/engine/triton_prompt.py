@@ -11,6 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wamdiff2_core.decode.engine.triton_fp8 import Fp8Weight
+from wamdiff2_core.decode.engine.triton_product import unpack
+
 _PAIRS = 1024  # of numbers that turn together, most a program
 _TYPES = (torch.bfloat16, torch.float32)
 
@@ -74,6 +77,32 @@ def turned_heads(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]
     )  # fmt: skip
     q, k = out.transpose(2, 3)
     return q, k
+
+
+@triton.jit
+def widen(words, scale, out, K: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr, WIDEN: tl.constexpr):
+    """Grid: (outputs, blocks of words). words (O, K / 2) as in `Fp8Weight`, out (O, K) in the order of the inputs."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < K // 2
+    low, high = unpack(tl.load(words + row * (K // 2) + at, inside, other=0), WIDEN)
+    factor = tl.load(scale + row)
+    target = out + row * K + at // HALF * (2 * HALF) + at % HALF
+    tl.store(target, (low.to(tl.float32) * factor).to(out.dtype.element_ty), inside)
+    tl.store(target + HALF, (high.to(tl.float32) * factor).to(out.dtype.element_ty), inside)
+
+
+def widened(weight: Fp8Weight, dtype: torch.dtype) -> Tensor:
+    """`Fp8Weight.widened` in one pass over the memory."""
+    outputs, inputs = weight.shape
+    out = torch.empty(outputs, inputs, dtype=dtype, device=weight.data.device)
+    block = min(1024, triton.next_power_of_2(inputs // 2))
+    whole = dtype == torch.float32 or out.device.type == "cpu"  # the interpreter knows no assembly
+    widen[(outputs, triton.cdiv(inputs // 2, block))](
+        weight.data.view(torch.int16), weight.scale, out, K=inputs, HALF=weight.half, BLOCK=block, WIDEN=whole,
+        num_warps=4,
+    )  # fmt: skip
+    return out
 
 
 def silu_gate(gate_up: Tensor) -> Tensor:
