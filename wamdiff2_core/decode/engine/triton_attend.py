@@ -47,17 +47,31 @@ def addresses(table, place, there, head, HKV: tl.constexpr, D: tl.constexpr, PAG
     return ((page * PAGE + place % PAGE) * HKV + head) * D
 
 
+@triton.jit
+def first_new(limits, width, ROW: tl.constexpr):
+    """A place that no token of a row, whose limits are these, lies before; 0 if none of them counts.
+
+    Tokens of a block see its end, others themselves: the first one lies less than `width` places before the least
+    limit.
+    """
+    at = tl.arange(0, ROW)
+    seen = tl.load(limits + at, at < width, other=0)
+    least = tl.min(tl.where(seen > 0, seen, 2147483647), 0)
+    return tl.where(least == 2147483647, 0, tl.maximum(least - width, 0))
+
+
 @triton.jit(do_not_specialize=["width", "pages_a_row"])
 def attend(
     q, keys, values, pages, limit, out, partial, logs, counter, width, pages_a_row, scale,
     HKV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, FUSED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, FUSED: tl.constexpr, ROW: tl.constexpr,
     WIDEN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid: (SPLITS, HKV, rows * query tiles). q (T, Hq, D), keys, values (slots, HKV, D), out (T, Hq D).
 
     scale: of the scores, times log2(e). partial (T Hq, SPLITS, D), logs (T Hq, SPLITS): fp32 scratch if SPLITS > 1;
-    counter (rows * query tiles * HKV,) int32: zeros, left as zeros.
+    counter (rows * query tiles * HKV,) int32: zeros, left as zeros. ROW: width rounded up to a power of two; 0: read
+    nothing before the kernel in front has ended.
     """
     HQ: tl.constexpr = HKV * GROUP
     split = tl.program_id(0)
@@ -79,19 +93,28 @@ def attend(
     table = pages + row.to(tl.int64) * pages_a_row
     there = begin + n < end
     at = addresses(table, begin + n, there, head, HKV, D, PAGE)
+    # What this very pass appends comes from the kernel in front; everything before it is there already.
+    early = begin < 0
+    if PDL and ROW > 0:
+        early = begin + BLOCK_K <= first_new(limit + row * width, width, ROW)
+    key = tl.load(keys + at[:, None] + d[None, :], there[:, None] & early, other=0.0)
+    value = tl.load(values + at[:, None] + d[None, :], there[:, None] & early, other=0.0)
     wait_for_inputs(PDL)
     let_next_begin(PDL)
+    # Slots nobody may see can hold anything, NaN too: zero before the products.
+    if not early:
+        key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
+        value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
     if split < parts:
         queries = tl.load(q + index[:, None] * D + d[None, :], inside[:, None], other=0.0)
         highest = tl.full((BLOCK_M,), -float("inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, D), tl.float32)
         for start in range(begin, end, BLOCK_K):
-            # Slots nobody may see can hold anything, NaN too: zero before the products.
-            key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
-            value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
-            there = start + BLOCK_K + n < end  # the next turn's addresses, a turn ahead
+            there = start + BLOCK_K + n < end  # the next turn's, a turn ahead
             at = addresses(table, start + BLOCK_K + n, there, head, HKV, D, PAGE)
+            next_key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
+            next_value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
             if WIDEN:
                 scores = tl.dot(queries.to(tl.float32), tl.trans(key.to(tl.float32)), input_precision="ieee")
             else:
@@ -108,6 +131,7 @@ def attend(
             else:
                 acc = tl.dot(share.to(value.dtype), value, acc * fade[:, None])
             highest = above
+            key, value = next_key, next_value
         acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
         if SPLITS == 1:
             tl.store(out + index[:, None] * D + d[None, :], acc.to(out.dtype.element_ty), inside[:, None])
