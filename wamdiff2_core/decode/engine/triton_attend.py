@@ -99,8 +99,8 @@ def attend(
         early = begin + BLOCK_K <= first_new(limit + row * width, width, ROW)
     key = tl.load(keys + at[:, None] + d[None, :], there[:, None] & early, other=0.0)
     value = tl.load(values + at[:, None] + d[None, :], there[:, None] & early, other=0.0)
+    let_next_begin(PDL)  # what comes next reads weights ahead, while this kernel waits for keys and values
     wait_for_inputs(PDL)
-    let_next_begin(PDL)
     # Slots nobody may see can hold anything, NaN too: zero before the products.
     if not early:
         key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
@@ -163,8 +163,8 @@ def combine(
     query = first + tl.arange(0, BLOCK_M)
     last = tl.max(tl.load(limit + row * width + query // GROUP, query < width * GROUP, other=0), 0)
     _, parts = parts_of(last, BLOCK_K, SPLITS)
-    wait_for_inputs(PDL)
     let_next_begin(PDL)
+    wait_for_inputs(PDL)
     d = tl.arange(0, D)
     s = tl.arange(0, SPLITS)
     index = token.to(tl.int64) * HQ + tl.program_id(1)

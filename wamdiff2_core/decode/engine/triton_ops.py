@@ -26,9 +26,11 @@ from wamdiff2_core.decode.engine.triton_table import (
     HOPPER_SHARED,
     MOST_SPLITS,
     Chunks,
+    Flow,
     Tiles,
     bucket_of,
     chunks_of,
+    flow_of,
     tiles_of,
 )
 
@@ -87,6 +89,7 @@ class TritonOps:
     def __init__(
         self, page_size: int, sizes: Sizes, *, dtype: torch.dtype = torch.bfloat16,
         device: torch.device | str = "cuda", act: str = "silu", fp8: bool = False, pdl: bool = False,
+        flow: bool = False,
     ) -> None:  # fmt: skip
         if act != "silu":
             raise ValueError(f"activation: expected silu, got {act}")
@@ -97,6 +100,8 @@ class TritonOps:
         self.page_size, self.sizes, self.dtype, self.device = page_size, sizes, dtype, torch.device(device)
         self.name = "triton_fp8" if fp8 else "triton"
         self._pdl = pdl
+        # Weights that come in before the kernel in front ends: Hopper's tensor cores, bfloat16, dependent launches.
+        self._flow = flow and pdl and not fp8 and dtype == torch.bfloat16
         self._launch: dict[str, Any] = {"launch_pdl": True} if pdl else {}
         # The interpreter has no bfloat16 product; fp32 is computed in full.
         self._widen = self.device.type == "cpu" or dtype == torch.float32
@@ -118,17 +123,22 @@ class TritonOps:
                 cut = self._tiles(kind, outputs, inputs, bucket)
                 tiles = triton.cdiv(outputs, cut.block_n)
                 parts = max(parts, tiles if kind == "add" else 1)
+                pairs = 2 if kind == "gated" else 1
                 if cut.splits > 1:
-                    pairs = 2 if kind == "gated" else 1
                     floats = max(floats, tiles * cut.splits * bucket * cut.block_n * pairs)
                     counters = max(counters, tiles)
+                flow = flow_of(kind, outputs, inputs, bucket) if self._flow else None
+                if flow is not None:
+                    parts = max(parts, outputs // 64)
+                    floats = max(floats, outputs * flow.splits * bucket * pairs)
+                    counters = max(counters, outputs // 64)
         # The tensor cores take no fewer than 16 outputs, so a half head no smaller than that.
         self._turned = sizes.head_dim >= 32
         if self._turned:
             heads = sizes.heads + 2 * sizes.kv_heads
             for bucket in buckets:
                 cut = self._tiles("heads", heads * sizes.head_dim, sizes.hidden, bucket)
-                floats = max(floats, heads * sizes.head_dim * cut.splits * bucket)
+                floats = max(floats, heads * sizes.head_dim * max(cut.splits, MOST_SPLITS) * bucket)
             counters = max(counters, heads)
         head = min(self._tiles(*sizes.products["head"], bucket).block_n for bucket in buckets)
         pieces = sizes.tokens * triton.cdiv(sizes.vocab, head)
@@ -210,6 +220,9 @@ class TritonOps:
         tokens, inputs = x.shape
         if residual is not None and (residual.shape != (tokens, outputs) or not residual.is_contiguous()):
             raise ValueError(f"triton kernels: expected a residual {(tokens, outputs)}, got {tuple(residual.shape)}")
+        flow = self._flowing(kind, tokens, outputs, inputs)
+        if flow is not None:
+            return self._flow_product(kind, x, data, residual, outputs, eps, flow)
         block_m, cut = self._cut(kind, tokens, outputs, inputs)
         out = self._output("product", tokens, outputs)
         tiles = triton.cdiv(outputs, cut.block_n)
@@ -225,6 +238,32 @@ class TritonOps:
             BLOCK_M=block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, SPLITS=cut.splits,
             FLIP=cut.flip, WIDEN=self._widen, PDL=self._pdl,
             num_warps=cut.warps, num_stages=cut.stages, **self._launch,
+        )  # fmt: skip
+        return out
+
+    def _flowing(self, kind: str, tokens: int, outputs: int, inputs: int) -> Flow | None:
+        """The cut for a product of the model's whose weights come in ahead; None: another kernel runs it."""
+        if not self._flow or ("norm" if kind == "heads" else kind, outputs, inputs) not in self._known:
+            return None
+        return flow_of(kind, outputs, inputs, bucket_of(tokens))
+
+    def _flow_product(
+        self, kind: str, x: Tensor, weight: Tensor, residual: Tensor | None, outputs: int, eps: float, flow: Flow
+    ) -> Tensor:
+        from wamdiff2_core.decode.engine import gluon_product
+
+        tokens, inputs = x.shape
+        out = self._output("product", tokens, outputs)
+        if residual is None:
+            residual, (squares, parts) = x, self._squares_of(x)
+        else:
+            squares, parts = self._squares, 1
+            self._summed = (out, outputs // 64)
+        gluon_product.product[(outputs // 64 * flow.splits,)](
+            x, weight, squares, residual, out, self._partial, self._counter, tokens, eps, N=outputs, K=inputs,
+            NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", PARTS=parts,
+            SIZE=triton.next_power_of_2(parts), BLOCK_M=bucket_of(tokens), BLOCK_K=flow.block_k, SPLITS=flow.splits,
+            STAGES=flow.stages, EARLY=flow.early, PDL=self._pdl, num_warps=4, **self._launch,
         )  # fmt: skip
         return out
 
@@ -279,6 +318,18 @@ class TritonOps:
         self._check_cache(keys, values, shape)
         out = self._output("queries", tokens, shape.heads * size).view(tokens, shape.heads, size)
         bucket = bucket_of(tokens)
+        flow = self._flowing("heads", tokens, heads * size, inputs) if size == 128 else None
+        if flow is not None:
+            from wamdiff2_core.decode.engine import gluon_product
+
+            squares, parts = self._squares_of(x)
+            gluon_product.project[(heads * 2 * flow.splits,)](
+                x, data, squares, head_norm, cos, sin, slot, out, keys, values, self._partial, self._counter, tokens,
+                shape.eps, HQ=shape.heads, HKV=shape.kv_heads, K=inputs, PARTS=parts,
+                SIZE=triton.next_power_of_2(parts), BLOCK_M=bucket, BLOCK_K=flow.block_k, SPLITS=flow.splits,
+                STAGES=flow.stages, EARLY=flow.early, PDL=self._pdl, num_warps=4, **self._launch,
+            )  # fmt: skip
+            return out
         cut, (squares, parts) = self._tiles("heads", heads * size, inputs, bucket), self._squares_of(x)
         triton_heads.project[(heads * 2 * cut.splits,)](
             x, data, scale, squares, head_norm, cos, sin, slot, out, keys, values, self._partial, self._counter,

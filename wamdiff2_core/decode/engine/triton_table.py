@@ -47,6 +47,20 @@ class Chunks:
     fused: bool
 
 
+@dataclass(frozen=True)
+class Flow:
+    """The cut of a product whose weights come in ahead (gluon_product): 64 outputs, or pairs of them, a program.
+
+    block_k: inputs a turn; stages: turns in shared memory; early: the next kernel may begin when the last loads are
+    under way, not only when they are there. Two programs have to fit into a processor at once.
+    """
+
+    block_k: int
+    splits: int
+    stages: int
+    early: bool = False
+
+
 Key = tuple[str, int, int, int, int]
 """(kind, outputs N, inputs K, bucket, bytes of a weight); kind: norm, gated, add, choose, heads."""
 
@@ -96,6 +110,10 @@ ATTEND: dict[tuple[int, int, int, int], Chunks] = {
     (3, 64, 8, 128): Chunks(64, 32, 4, 4, 3, False),  # 15.8 us
 }
 """Measured cuts of attention: (rows, queries of a row and key head, key heads, head size)."""
+FLOW: dict[Key, Flow] = {}
+"""Measured cuts of products whose weights come in ahead; others go by `flow_of`'s rule."""
+FLOW_BUCKETS = (16, 32, 64)
+_FLOW_SHARED = 110 * 1024
 MOST_SPLITS = 16
 """What scratch is made for; splits are powers of two."""
 
@@ -122,6 +140,23 @@ def tiles_of(
     if found is not None and value_bytes == 2 and shared >= HOPPER_SHARED:
         return found
     return derive(kind, outputs, inputs, bucket, weight_bytes, value_bytes, shared, fixed_n)
+
+
+def flow_of(kind: str, outputs: int, inputs: int, bucket: int) -> Flow | None:
+    """The cut of a product of 16-bit weights that come in ahead; None: not made for these sizes."""
+    found = FLOW.get((kind, outputs, inputs, bucket, 2))
+    if found is not None:
+        return found
+    if bucket not in FLOW_BUCKETS or outputs % 64 or kind == "choose":
+        return None
+    rows, block_k, splits = 2 if kind == "gated" else 1, 64, 1
+    while outputs // 64 * splits * 2 <= _PROCESSORS and inputs // (splits * 2) >= 4 * block_k:
+        splits *= 2
+    if inputs % (splits * block_k):
+        return None
+    turns = inputs // (splits * block_k)
+    stages = min(8, _FLOW_SHARED // (2 * block_k * (64 * rows + bucket)), turns)
+    return Flow(block_k, splits, stages) if stages >= 3 else None
 
 
 def derive(
