@@ -144,6 +144,8 @@ def attend_candidates(rows: int, width: int) -> list[Chunks]:
                     for fused in (False, True) if splits * block_m <= 512 and splits > 1 else (False,):
                         if shared <= _SHARED:
                             found.append(Chunks(block_m, block_k, splits, warps, stages, fused))
+                            if stages == 2 and block_k < 128 and splits > 4:
+                                found.append(Chunks(block_m, block_k, splits, warps, stages, fused, True))
     return found
 
 

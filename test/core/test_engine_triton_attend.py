@@ -16,8 +16,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpr
 DTYPES = pytest.mark.parametrize("dtype", [FP32, BF16], ids=["fp32", "bf16"])
 CUTS = pytest.mark.parametrize(
     "cut",
-    [Chunks(16, 16, 1, 4, 2, False), Chunks(16, 16, 4, 4, 2, True), Chunks(32, 16, 8, 4, 2, False)],
-    ids=["whole", "fused", "combined"],
+    [
+        Chunks(16, 16, 1, 4, 2, False),
+        Chunks(16, 16, 4, 4, 2, True),
+        Chunks(32, 16, 8, 4, 2, False),
+        Chunks(16, 16, 4, 4, 2, False, True),
+    ],
+    ids=["whole", "fused", "combined", "ahead"],
 )
 PAGE = 4
 

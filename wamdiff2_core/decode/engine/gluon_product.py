@@ -1,4 +1,4 @@
-"""`triton_product.product` for Hopper, written one level lower (Gluon): weights come in before the kernel in front ends.
+"""`triton_product.product` for Hopper, one level lower (Gluon): weights come in before the kernel in front ends.
 
 The loads of a Triton kernel begin behind its wait for the kernel in front. Here the first stages of the weights, which
 wait for nobody, are on their way into shared memory by then: while the kernel in front adds up and writes, the memory
@@ -38,7 +38,7 @@ def multiply(
     x, weight, first, begin, T, N: gl.constexpr, K: gl.constexpr, TURNS: gl.constexpr, GATED: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """Sums (64, BLOCK_M) of weight (., K) at rows `first` on times x (T, K) over TURNS * BLOCK_K inputs from `begin` on;
+    """Sums (64, BLOCK_M) of weight (., K) at rows `first` on times x (T, K), over TURNS * BLOCK_K inputs from `begin`;
 
     GATED: and those of the rows N further on, else the same again. Waits for the kernel in front on the way, and lets
     the next one begin when the last loads are under way if EARLY, else when they are all there.
@@ -222,7 +222,7 @@ def project(
     HKV: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, SIZE: gl.constexpr, BLOCK_M: gl.constexpr,
     BLOCK_K: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """See `triton_heads.project`, for heads of 128. Grid: (heads * 2 * SPLITS,). K / SPLITS is a multiple of BLOCK_K."""
+    """See `triton_heads.project`; heads of 128. Grid: (heads * 2 * SPLITS,). K / SPLITS is a multiple of BLOCK_K."""
     OUT: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
     TURNS: gl.constexpr = K // (SPLITS * BLOCK_K)
     AREA: gl.constexpr = 64 * BLOCK_M
@@ -249,7 +249,7 @@ def project(
             b += gl.load(at + SPLITS * AREA, cache_modifier=".cg")
         factor = (1.0 / gl.sqrt(gl.sum(parts, 0) / K + eps))[None, :]
         turn(
-            a * factor, b * factor, head_norm, cos, sin, slot, queries, keys, values, head, T, eps, HQ, HKV, 128, BLOCK_M,
-            OUT,
+            a * factor, b * factor, head_norm, cos, sin, slot, queries, keys, values, head, T, eps, HQ, HKV, 128,
+            BLOCK_M, OUT,
         )  # fmt: skip
         gl.store(counter + head, 0)

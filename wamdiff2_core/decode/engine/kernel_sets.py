@@ -121,7 +121,7 @@ def _triton(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
         major, minor = torch.cuda.get_device_capability(loaded.device)
         ops = TritonOps(
             config.page_size, sizes, dtype=_dtype(loaded), device=loaded.device, fp8=fp8,
-            pdl=dependent(10 * major + minor),
+            pdl=dependent(10 * major + minor), flow=major == 9,  # its tensor cores are Hopper's alone
         )  # fmt: skip
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"engine kernels {name}: {error}") from error

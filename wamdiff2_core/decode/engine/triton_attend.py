@@ -60,6 +60,26 @@ def first_new(limits, width, ROW: tl.constexpr):
     return tl.where(least == 2147483647, 0, tl.maximum(least - width, 0))
 
 
+@triton.jit
+def look(queries, key, value, place, seen, scale, highest, total, acc, WIDEN: tl.constexpr):
+    """One turn: queries (BLOCK_M, D) see keys and values (BLOCK_K, D) at `place`; the running maximum, sum, average."""
+    if WIDEN:
+        scores = tl.dot(queries.to(tl.float32), tl.trans(key.to(tl.float32)), input_precision="ieee")
+    else:
+        scores = tl.dot(queries, tl.trans(key))
+    scores = tl.where(place[None, :] < seen[:, None], scores * scale, -float("inf"))
+    above = tl.maximum(highest, tl.max(scores, 1))
+    base = tl.where(above == -float("inf"), 0.0, above)
+    share = tl.exp2(scores - base[:, None])
+    fade = tl.exp2(highest - base)
+    total = total * fade + tl.sum(share, 1)
+    if WIDEN:
+        acc = tl.dot(share, value.to(tl.float32), acc * fade[:, None], input_precision="ieee")
+    else:
+        acc = tl.dot(share.to(value.dtype), value, acc * fade[:, None])
+    return above, total, acc
+
+
 @triton.jit(do_not_specialize=["width", "pages_a_row"])
 def attend(
     q, keys, values, pages, limit, out, partial, logs, counter, width, pages_a_row, scale,
@@ -70,8 +90,8 @@ def attend(
     """Grid: (SPLITS, HKV, rows * query tiles). q (T, Hq, D), keys, values (slots, HKV, D), out (T, Hq D).
 
     scale: of the scores, times log2(e). partial (T Hq, SPLITS, D), logs (T Hq, SPLITS): fp32 scratch if SPLITS > 1;
-    counter (rows * query tiles * HKV,) int32: zeros, left as zeros. ROW: width rounded up to a power of two; 0: read
-    nothing before the kernel in front has ended.
+    counter (rows * query tiles * HKV,) int32: zeros, left as zeros. ROW: width rounded up to a power of two, to read
+    the first keys and values before the kernel in front has ended; 0: behind it.
     """
     HQ: tl.constexpr = HKV * GROUP
     split = tl.program_id(0)
@@ -93,45 +113,41 @@ def attend(
     table = pages + row.to(tl.int64) * pages_a_row
     there = begin + n < end
     at = addresses(table, begin + n, there, head, HKV, D, PAGE)
-    # What this very pass appends comes from the kernel in front; everything before it is there already.
-    early = begin < 0
-    if PDL and ROW > 0:
+    if ROW > 0:
+        # What this very pass appends comes from the kernel in front; everything before it is there already.
         early = begin + BLOCK_K <= first_new(limit + row * width, width, ROW)
-    key = tl.load(keys + at[:, None] + d[None, :], there[:, None] & early, other=0.0)
-    value = tl.load(values + at[:, None] + d[None, :], there[:, None] & early, other=0.0)
+        key = tl.load(keys + at[:, None] + d[None, :], there[:, None] & early, other=0.0)
+        value = tl.load(values + at[:, None] + d[None, :], there[:, None] & early, other=0.0)
     let_next_begin(PDL)  # what comes next reads weights ahead, while this kernel waits for keys and values
     wait_for_inputs(PDL)
-    # Slots nobody may see can hold anything, NaN too: zero before the products.
-    if not early:
-        key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
-        value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
     if split < parts:
         queries = tl.load(q + index[:, None] * D + d[None, :], inside[:, None], other=0.0)
         highest = tl.full((BLOCK_M,), -float("inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, D), tl.float32)
-        for start in range(begin, end, BLOCK_K):
-            there = start + BLOCK_K + n < end  # the next turn's, a turn ahead
-            at = addresses(table, start + BLOCK_K + n, there, head, HKV, D, PAGE)
-            next_key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
-            next_value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
-            if WIDEN:
-                scores = tl.dot(queries.to(tl.float32), tl.trans(key.to(tl.float32)), input_precision="ieee")
-            else:
-                scores = tl.dot(queries, tl.trans(key))
-            place = start + n
-            scores = tl.where(place[None, :] < seen[:, None], scores * scale, -float("inf"))
-            above = tl.maximum(highest, tl.max(scores, 1))
-            base = tl.where(above == -float("inf"), 0.0, above)
-            share = tl.exp2(scores - base[:, None])
-            fade = tl.exp2(highest - base)
-            total = total * fade + tl.sum(share, 1)
-            if WIDEN:
-                acc = tl.dot(share, value.to(tl.float32), acc * fade[:, None], input_precision="ieee")
-            else:
-                acc = tl.dot(share.to(value.dtype), value, acc * fade[:, None])
-            highest = above
-            key, value = next_key, next_value
+        # Slots nobody may see can hold anything, NaN too: zero before the products.
+        if ROW > 0:
+            if not early:
+                key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
+                value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
+            for start in range(begin, end, BLOCK_K):
+                there = start + BLOCK_K + n < end  # the next turn's, a turn ahead
+                at = addresses(table, start + BLOCK_K + n, there, head, HKV, D, PAGE)
+                next_key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
+                next_value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
+                highest, total, acc = look(
+                    queries, key, value, start + n, seen, scale, highest, total, acc, WIDEN
+                )  # fmt: skip
+                key, value = next_key, next_value
+        else:
+            for start in range(begin, end, BLOCK_K):
+                key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
+                value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
+                there = start + BLOCK_K + n < end  # the next turn's addresses, a turn ahead
+                at = addresses(table, start + BLOCK_K + n, there, head, HKV, D, PAGE)
+                highest, total, acc = look(
+                    queries, key, value, start + n, seen, scale, highest, total, acc, WIDEN
+                )  # fmt: skip
         acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
         if SPLITS == 1:
             tl.store(out + index[:, None] * D + d[None, :], acc.to(out.dtype.element_ty), inside[:, None])

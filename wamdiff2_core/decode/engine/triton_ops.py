@@ -361,7 +361,7 @@ class TritonOps:
         triton_attend.attend[(cut.splits, shape.kv_heads, rows * tiles)](
             q, keys, values, pages, limit, out, self._partial, self._logs, self._counter, width, pages.stride(0),
             shape.scale * _LOG2_E, HKV=shape.kv_heads, PAGE=self.page_size, FUSED=cut.fused,
-            ROW=triton.next_power_of_2(width) if tokens <= self.sizes.tokens else 0, WIDEN=self._widen,
+            ROW=triton.next_power_of_2(width) if cut.ahead else 0, WIDEN=self._widen,
             num_warps=cut.warps, num_stages=cut.stages, **fixed,
         )  # fmt: skip
         if cut.splits > 1 and not cut.fused:

@@ -36,7 +36,8 @@ class Tiles:
 class Chunks:
     """The cut of one attention call: block_m queries (heads of a group beside one another), block_k places a turn.
 
-    splits: programs along the places. fused: the last of them to finish adds up, else a second kernel does.
+    splits: programs along the places. fused: the last of them to finish adds up, else a second kernel does. ahead: the
+    first keys and values are read before the kernel in front has ended, if they are older than the pass.
     """
 
     block_m: int
@@ -45,6 +46,7 @@ class Chunks:
     warps: int
     stages: int
     fused: bool
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
