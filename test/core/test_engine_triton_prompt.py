@@ -233,7 +233,7 @@ def test_kernels_compile(sizes, tmp_path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     built = json.loads(done.stdout)
-    assert {one[0] for one in built} == {"gate", "turn_heads", "take", "step"}
+    assert {one[0] for one in built} == {"gate", "turn_heads", "sum_and_norm", "take", "step"}
     assert not [one for one in built if one[3]]
     assert all(shared <= 48 * 1024 for _, shared, _, _ in built)
 

@@ -48,6 +48,17 @@ def addresses(table, place, there, head, HKV: tl.constexpr, D: tl.constexpr, PAG
 
 
 @triton.jit
+def paired(number, tiles):
+    """The tile of queries that program `number` of `tiles` takes: the last ones first, then the first ones in order.
+
+    Later tokens of a prompt see more places. Processors are dealt one program of the first half and one of the second:
+    this way they all get as much to do.
+    """
+    far = tiles // 2
+    return tl.where(number < tiles - far, tiles - 1 - number, number - (tiles - far))
+
+
+@triton.jit
 def first_new(limits, width, ROW: tl.constexpr):
     """A place that no token of a row, whose limits are these, lies before; 0 if none of them counts.
 
@@ -98,7 +109,7 @@ def attend(
     head = tl.program_id(1)
     tiles = tl.cdiv(width * GROUP, BLOCK_M)
     row = tl.program_id(2) // tiles
-    query = (tl.program_id(2) % tiles) * BLOCK_M + tl.arange(0, BLOCK_M)
+    query = paired(tl.program_id(2) % tiles, tiles) * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = query < width * GROUP
     token = row * width + query // GROUP
     index = token.to(tl.int64) * HQ + head * GROUP + query % GROUP

@@ -9,6 +9,8 @@ which are the fastest there. Products that are none of the model's (all logits, 
 from __future__ import annotations
 
 import math
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -110,6 +112,8 @@ class TritonOps:
         self._turn: dict[tuple[str, int], int] = {}
         # What linear_add returned last, and the number of parts that its squares lie in.
         self._summed: tuple[Tensor, int] | None = None
+        # What it returned last for a prompt. Weak: memory of a captured pass serves the next one, too.
+        self._prompt_sum: Callable[[], Tensor | None] = lambda: None
         self._make_scratch()
 
     def _make_scratch(self) -> None:
@@ -194,8 +198,16 @@ class TritonOps:
 
     def linear_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
         if len(x) > self.sizes.tokens:
-            return residual + _torch_linear(x, weight)
+            return self._prompt_add(x, weight, residual)
         return self._product("add", x, weight, weight.shape[0], residual=residual)
+
+    def _prompt_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
+        """On top of the residual where that is a sum of ours, which nobody needs any more: the product adds it up."""
+        if self._prompt_sum() is not residual:
+            residual = residual.clone()
+        total = residual.addmm_(x, _plain(weight, x.dtype).T)
+        self._prompt_sum = weakref.ref(total)
+        return total
 
     def _check(self, x: Tensor, weight: Weight) -> tuple[Tensor, Tensor, dict[str, Any]]:
         """(weight's values or 16-bit words, its scales or a stand-in, how the kernels are to read it).
@@ -400,10 +412,13 @@ class TritonOps:
 
 
 def _torch_linear(x: Tensor, weight: Weight) -> Tensor:
-    """PyTorch's product, for many tokens. An 8-bit weight is widened for it: bfloat16 holds every e4m3 number."""
-    if isinstance(weight, Fp8Weight):
-        return F.linear(x, widened(weight, x.dtype))
-    return F.linear(x, weight)
+    """PyTorch's product, for many tokens."""
+    return F.linear(x, _plain(weight, x.dtype))
+
+
+def _plain(weight: Weight, dtype: torch.dtype) -> Tensor:
+    """As PyTorch's products take it. An 8-bit weight is widened for it: bfloat16 holds every e4m3 number."""
+    return widened(weight, dtype) if isinstance(weight, Fp8Weight) else weight
 
 
 def _shared_bytes(device: torch.device) -> int:

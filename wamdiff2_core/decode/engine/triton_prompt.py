@@ -66,7 +66,7 @@ def turned_heads(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]
         raise TypeError(f"turned heads: expected {_TYPES} and angles in float32, got {qkv.dtype} and {cos.dtype}")
     if qkv.shape[2] != 3 or size % 2 or cos.shape != (n, size) or sin.shape != (n, size):
         raise ValueError(f"turned heads: qkv {tuple(qkv.shape)} and angles {tuple(cos.shape)} do not fit")
-    _check(qkv, cos, sin)
+    check_inputs(qkv, cos, sin)
     out = torch.empty(2, rows, n, heads, size, dtype=qkv.dtype, device=qkv.device)
     block_d = triton.next_power_of_2(size // 2)
     block_h = min(triton.next_power_of_2(2 * heads), max(1, _PAIRS // block_d))
@@ -114,7 +114,7 @@ def silu_gate(gate_up: Tensor) -> Tensor:
         raise TypeError(f"gate: expected {_TYPES}, got {gate_up.dtype}")
     if gate_up.dim() != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"gate: expected (T, 2 I), got {tuple(gate_up.shape)}")
-    _check(gate_up)
+    check_inputs(gate_up)
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(tokens, width, dtype=gate_up.dtype, device=gate_up.device)
     block = min(1024, triton.next_power_of_2(width))
@@ -122,7 +122,7 @@ def silu_gate(gate_up: Tensor) -> Tensor:
     return out
 
 
-def _check(*tensors: Tensor) -> None:
+def check_inputs(*tensors: Tensor) -> None:
     """The kernels take addresses on trust, and know no gradient."""
     if not all(one.is_contiguous() and one.device == tensors[0].device for one in tensors):
         raise ValueError("triton kernels: expected contiguous tensors of one device")
