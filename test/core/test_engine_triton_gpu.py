@@ -86,7 +86,7 @@ def _x(tokens: int, width: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(tokens, width, device=DEVICE, generator=draw).to(BF16)
 
 
-KINDS = [(name, fp8, False) for name in MODELS for fp8 in (False, True)] + [("2b", False, True)]
+KINDS = [(name, fp8, False) for name in MODELS for fp8 in (False, True)] + [("2b", False, True), ("2b", True, True)]
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=str)

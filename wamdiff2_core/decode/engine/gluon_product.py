@@ -2,7 +2,8 @@
 
 The loads of a Triton kernel begin behind its wait for the kernel in front. Here the first stages of the weights, which
 wait for nobody, are on their way into shared memory by then: while the kernel in front adds up and writes, the memory
-goes on reading. 16-bit weights, 64 outputs a program (pairs of them if gated), inputs in whole turns.
+goes on reading. 64 outputs a program (pairs of them if gated), inputs in whole turns. Weights of 16 bits go to the
+tensor cores from shared memory; those of 8 bits (`Fp8Weight`) are widened on their way through registers.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma,
     warpgroup_mma_wait,
 )
+
+from wamdiff2_core.decode.engine.triton_product import UNPACK_TEXT
+
+UNPACK = gl.constexpr(UNPACK_TEXT)
 
 
 @gluon.jit
@@ -34,41 +39,66 @@ def wait_for_inputs(PDL: gl.constexpr):
 
 
 @gluon.jit
+def unpack(tile, LAYOUT: gl.constexpr):
+    """Low and high bytes of a tile of 16-bit words in shared memory, as bfloat16 in registers."""
+    return gl.inline_asm_elementwise(
+        UNPACK, "=r,=r,r", [tile.load(LAYOUT)], dtype=(gl.bfloat16, gl.bfloat16), is_pure=True, pack=2
+    )
+
+
+@gluon.jit
 def multiply(
     x, weight, first, begin, T, N: gl.constexpr, K: gl.constexpr, TURNS: gl.constexpr, GATED: gl.constexpr,
-    BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr, PDL: gl.constexpr,
+    HALF: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr,
+    PDL: gl.constexpr,
 ):  # fmt: skip
     """Sums (64, BLOCK_M) of weight (., K) at rows `first` on times x (T, K), over TURNS * BLOCK_K inputs from `begin`;
 
-    GATED: and those of the rows N further on, else the same again. Waits for the kernel in front on the way, and lets
-    the next one begin when the last loads are under way if EARLY, else when they are all there.
+    GATED: and those of the rows N further on, else the same again. HALF: weights are pairs of 8-bit numbers, see
+    `Fp8Weight`, and BLOCK_K is a multiple of 2 HALF; 0: they are of 16 bits. Waits for the kernel in front on the way,
+    and lets the next one begin when the last loads are under way if EARLY, else when they are all there.
     """
     ROWS: gl.constexpr = 64
-    ACROSS: gl.constexpr = BLOCK_K // 8
+    WIDE: gl.constexpr = BLOCK_K // 2 if HALF > 0 else BLOCK_K  # columns of a tile
+    KIND: gl.constexpr = gl.int16 if HALF > 0 else gl.bfloat16
+    ACROSS: gl.constexpr = WIDE // 8
     COPY: gl.constexpr = gl.BlockedLayout([1, 8], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
-    W_SHARED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK_K], gl.bfloat16)
-    X_SHARED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, BLOCK_K], gl.bfloat16)
+    LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
+    W_SHARED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, WIDE], KIND)
+    X_SHARED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, WIDE], gl.bfloat16)
     AHEAD: gl.constexpr = STAGES - 1
-    ws = gl.allocate_shared_memory(gl.bfloat16, [STAGES, ROWS, BLOCK_K], W_SHARED)
+    ws = gl.allocate_shared_memory(KIND, [STAGES, ROWS, WIDE], W_SHARED)
     us = ws
     if GATED:
-        us = gl.allocate_shared_memory(gl.bfloat16, [STAGES, ROWS, BLOCK_K], W_SHARED)
-    xs = gl.allocate_shared_memory(gl.bfloat16, [STAGES, BLOCK_M, BLOCK_K], X_SHARED)
-    at_k = begin + gl.arange(0, BLOCK_K, gl.SliceLayout(0, COPY))
+        us = gl.allocate_shared_memory(KIND, [STAGES, ROWS, WIDE], W_SHARED)
+    xs = gl.allocate_shared_memory(gl.bfloat16, [STAGES, BLOCK_M, WIDE], X_SHARED)
+    fs = xs  # inputs of the high bytes
+    if HALF > 0:
+        fs = gl.allocate_shared_memory(gl.bfloat16, [STAGES, BLOCK_M, WIDE], X_SHARED)
+    column = gl.arange(0, WIDE, gl.SliceLayout(0, COPY))
     rows = first + gl.arange(0, ROWS, gl.SliceLayout(1, COPY))
     tokens = gl.arange(0, BLOCK_M, gl.SliceLayout(1, COPY))
-    w_at = weight + rows[:, None].to(gl.int64) * K + at_k[None, :]
-    x_at = x + tokens[:, None] * K + at_k[None, :]
+    STEP: gl.constexpr = K // 2 if HALF > 0 else K  # words of a row
+    if HALF > 0:
+        at_x = begin + column // HALF * (2 * HALF) + column % HALF
+        at_w = begin // 2 + column
+    else:
+        at_x = begin + column
+        at_w = at_x
+    w_at = weight + rows[:, None].to(gl.int64) * STEP + at_w[None, :]
+    x_at = x + tokens[:, None] * K + at_x[None, :]
     x_in = (tokens < T)[:, None]
     for stage in gl.static_range(AHEAD):
-        async_copy.async_copy_global_to_shared(ws.index(stage), w_at + stage * BLOCK_K)
+        async_copy.async_copy_global_to_shared(ws.index(stage), w_at + stage * WIDE)
         if GATED:
-            async_copy.async_copy_global_to_shared(us.index(stage), w_at + N * K + stage * BLOCK_K)
+            async_copy.async_copy_global_to_shared(us.index(stage), w_at + N * STEP + stage * WIDE)
     async_copy.commit_group()
     wait_for_inputs(PDL)
     for stage in gl.static_range(AHEAD):
         async_copy.async_copy_global_to_shared(xs.index(stage), x_at + stage * BLOCK_K, x_in)
+        if HALF > 0:
+            async_copy.async_copy_global_to_shared(fs.index(stage), x_at + stage * BLOCK_K + HALF, x_in)
         async_copy.commit_group()
     acc = gl.zeros((ROWS, BLOCK_M), gl.float32, SUMS)
     acc_up = gl.zeros((ROWS, BLOCK_M), gl.float32, SUMS)
@@ -79,20 +109,38 @@ def multiply(
         further = turn + AHEAD
         if further < TURNS:
             place = further % STAGES
-            async_copy.async_copy_global_to_shared(ws.index(place), w_at + further * BLOCK_K)
+            async_copy.async_copy_global_to_shared(ws.index(place), w_at + further * WIDE)
             if GATED:
-                async_copy.async_copy_global_to_shared(us.index(place), w_at + N * K + further * BLOCK_K)
+                async_copy.async_copy_global_to_shared(us.index(place), w_at + N * STEP + further * WIDE)
             async_copy.async_copy_global_to_shared(xs.index(place), x_at + further * BLOCK_K, x_in)
+            if HALF > 0:
+                async_copy.async_copy_global_to_shared(fs.index(place), x_at + further * BLOCK_K + HALF, x_in)
         async_copy.commit_group()
         if EARLY and turn == (TURNS - AHEAD if TURNS > AHEAD else 0):
             let_next_begin(PDL)
-        x_turned = xs.index(turn % STAGES).permute((1, 0))
-        acc_now = warpgroup_mma(ws.index(turn % STAGES), x_turned, acc, is_async=True)
-        if GATED:
-            up_now = warpgroup_mma(us.index(turn % STAGES), x_turned, acc_up, is_async=True)
-            acc, acc_up = warpgroup_mma_wait(0, deps=(acc_now, up_now))
+        now = turn % STAGES
+        x_turned = xs.index(now).permute((1, 0))
+        if HALF > 0:
+            far = fs.index(now).permute((1, 0))
+            low, high = unpack(ws.index(now), LEFT)
+            acc_now = warpgroup_mma(low, x_turned, acc, is_async=True)
+            acc_now = warpgroup_mma(high, far, acc_now, is_async=True)
+            if GATED:
+                up_low, up_high = unpack(us.index(now), LEFT)
+                up_now = warpgroup_mma(up_low, x_turned, acc_up, is_async=True)
+                up_now = warpgroup_mma(up_high, far, up_now, is_async=True)
+                acc, acc_up, low, high, up_low, up_high = warpgroup_mma_wait(
+                    0, deps=(acc_now, up_now, low, high, up_low, up_high)
+                )
+            else:
+                acc, low, high = warpgroup_mma_wait(0, deps=(acc_now, low, high))
         else:
-            acc = warpgroup_mma_wait(0, deps=(acc_now,))
+            acc_now = warpgroup_mma(ws.index(now), x_turned, acc, is_async=True)
+            if GATED:
+                up_now = warpgroup_mma(us.index(now), x_turned, acc_up, is_async=True)
+                acc, acc_up = warpgroup_mma_wait(0, deps=(acc_now, up_now))
+            else:
+                acc = warpgroup_mma_wait(0, deps=(acc_now,))
     if not EARLY:
         let_next_begin(PDL)
     return acc, acc_up
@@ -108,13 +156,18 @@ def square_parts(squares, T, PARTS: gl.constexpr, SIZE: gl.constexpr, BLOCK_M: g
 
 @gluon.jit
 def finish(
-    acc, acc_up, parts, squares, residual, out, tile, T, eps, N: gl.constexpr, K: gl.constexpr, NORM: gl.constexpr,
-    GATED: gl.constexpr, ADD: gl.constexpr, BLOCK_M: gl.constexpr, OUT: gl.constexpr,
+    acc, acc_up, parts, scale, squares, residual, out, tile, T, eps, N: gl.constexpr, K: gl.constexpr,
+    NORM: gl.constexpr, GATED: gl.constexpr, ADD: gl.constexpr, SCALED: gl.constexpr, BLOCK_M: gl.constexpr,
+    OUT: gl.constexpr,
 ):  # fmt: skip
-    """Everything behind the sums (64, BLOCK_M): norm, gate, residual; then the store, and squares if ADD."""
+    """Everything behind the sums (64, BLOCK_M): scales of weights, norm, gate, residual; the store, squares if ADD."""
     outputs = tile * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))
     tokens = gl.arange(0, BLOCK_M, gl.SliceLayout(0, OUT))
     inside = (outputs < N)[:, None] & (tokens < T)[None, :]
+    if SCALED:
+        acc *= gl.load(scale + outputs)[:, None]
+        if GATED:
+            acc_up *= gl.load(scale + N + outputs)[:, None]
     if NORM:
         factor = (1.0 / gl.sqrt(gl.sum(parts, 0) / K + eps))[None, :]
         acc *= factor
@@ -134,13 +187,14 @@ def finish(
 
 @gluon.jit(do_not_specialize=["T"])
 def product(
-    x, weight, squares, residual, out, partial, counter, T, eps, N: gl.constexpr, K: gl.constexpr, NORM: gl.constexpr,
-    GATED: gl.constexpr, ADD: gl.constexpr, PARTS: gl.constexpr, SIZE: gl.constexpr, BLOCK_M: gl.constexpr,
-    BLOCK_K: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr, PDL: gl.constexpr,
+    x, weight, scale, squares, residual, out, partial, counter, T, eps, N: gl.constexpr, K: gl.constexpr,
+    NORM: gl.constexpr, GATED: gl.constexpr, ADD: gl.constexpr, HALF: gl.constexpr, PARTS: gl.constexpr,
+    SIZE: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
+    EARLY: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """See `triton_product.product`. Grid: (N / 64 * SPLITS,). K / SPLITS is a multiple of BLOCK_K, N of 64.
 
-    SIZE: PARTS rounded up to a power of two.
+    SIZE: PARTS rounded up to a power of two. HALF: see `multiply`; scale is read with it only.
     """
     OUT: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
     TILES: gl.constexpr = N // 64
@@ -148,14 +202,18 @@ def product(
     tile = gl.program_id(0) % TILES
     split = gl.program_id(0) // TILES
     acc, acc_up = multiply(
-        x, weight, tile * 64, split * (TURNS * BLOCK_K), T, N, K, TURNS, GATED, BLOCK_M, BLOCK_K, STAGES, EARLY, PDL
-    )
+        x, weight, tile * 64, split * (TURNS * BLOCK_K), T, N, K, TURNS, GATED, HALF, BLOCK_M, BLOCK_K, STAGES, EARLY,
+        PDL,
+    )  # fmt: skip
     acc = gl.convert_layout(acc, OUT)
     if GATED:
         acc_up = gl.convert_layout(acc_up, OUT)
     parts = square_parts(squares, T, PARTS, SIZE, BLOCK_M, OUT) if NORM else acc
     if SPLITS == 1:
-        finish(acc, acc_up, parts, squares, residual, out, tile, T, eps, N, K, NORM, GATED, ADD, BLOCK_M, OUT)
+        finish(
+            acc, acc_up, parts, scale, squares, residual, out, tile, T, eps, N, K, NORM, GATED, ADD, HALF > 0, BLOCK_M,
+            OUT,
+        )  # fmt: skip
     else:
         AREA: gl.constexpr = 64 * BLOCK_M
         PAIRS: gl.constexpr = 2 if GATED else 1
@@ -177,7 +235,10 @@ def product(
                 total += gl.load(one + inner, cache_modifier=".cg")
                 if GATED:
                     total_up += gl.load(one + AREA + inner, cache_modifier=".cg")
-            finish(total, total_up, parts, squares, residual, out, tile, T, eps, N, K, NORM, GATED, ADD, BLOCK_M, OUT)
+            finish(
+                total, total_up, parts, scale, squares, residual, out, tile, T, eps, N, K, NORM, GATED, ADD, HALF > 0,
+                BLOCK_M, OUT,
+            )  # fmt: skip
             gl.store(counter + tile, 0)
 
 
@@ -218,9 +279,10 @@ def turn(
 
 @gluon.jit(do_not_specialize=["T"])
 def project(
-    x, weight, squares, head_norm, cos, sin, slot, queries, keys, values, partial, counter, T, eps, HQ: gl.constexpr,
-    HKV: gl.constexpr, K: gl.constexpr, PARTS: gl.constexpr, SIZE: gl.constexpr, BLOCK_M: gl.constexpr,
-    BLOCK_K: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr, PDL: gl.constexpr,
+    x, weight, scale, squares, head_norm, cos, sin, slot, queries, keys, values, partial, counter, T, eps,
+    HQ: gl.constexpr, HKV: gl.constexpr, K: gl.constexpr, HALF: gl.constexpr, PARTS: gl.constexpr, SIZE: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr,
+    PDL: gl.constexpr,
 ):  # fmt: skip
     """See `triton_heads.project`; heads of 128. Grid: (heads * 2 * SPLITS,). K / SPLITS is a multiple of BLOCK_K."""
     OUT: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
@@ -230,8 +292,8 @@ def project(
     head = unit // (2 * SPLITS)
     N: gl.constexpr = (HQ + 2 * HKV) * 128
     acc, _ = multiply(
-        x, weight, (unit // SPLITS) * 64, (unit % SPLITS) * (TURNS * BLOCK_K), T, N, K, TURNS, False, BLOCK_M, BLOCK_K,
-        STAGES, EARLY, PDL,
+        x, weight, (unit // SPLITS) * 64, (unit % SPLITS) * (TURNS * BLOCK_K), T, N, K, TURNS, False, HALF, BLOCK_M,
+        BLOCK_K, STAGES, EARLY, PDL,
     )  # fmt: skip
     inner = (
         gl.arange(0, BLOCK_M, gl.SliceLayout(0, OUT))[None, :] * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))[:, None]
@@ -247,6 +309,10 @@ def project(
             at = partial + (head * 2 * SPLITS + split) * AREA + inner
             a += gl.load(at, cache_modifier=".cg")
             b += gl.load(at + SPLITS * AREA, cache_modifier=".cg")
+        if HALF > 0:
+            outputs = scale + head * 128 + gl.arange(0, 64, gl.SliceLayout(1, OUT))
+            a *= gl.load(outputs)[:, None]
+            b *= gl.load(outputs + 64)[:, None]
         factor = (1.0 / gl.sqrt(gl.sum(parts, 0) / K + eps))[None, :]
         turn(
             a * factor, b * factor, head_norm, cos, sin, slot, queries, keys, values, head, T, eps, HQ, HKV, 128,

@@ -103,7 +103,7 @@ class TritonOps:
         self.name = "triton_fp8" if fp8 else "triton"
         self._pdl = pdl
         # Weights that come in before the kernel in front ends: Hopper's tensor cores, bfloat16, dependent launches.
-        self._flow = flow and pdl and not fp8 and dtype == torch.bfloat16
+        self._flow = flow and pdl and dtype == torch.bfloat16
         self._launch: dict[str, Any] = {"launch_pdl": True} if pdl else {}
         # The interpreter has no bfloat16 product; fp32 is computed in full.
         self._widen = self.device.type == "cpu" or dtype == torch.float32
@@ -131,7 +131,7 @@ class TritonOps:
                 if cut.splits > 1:
                     floats = max(floats, tiles * cut.splits * bucket * cut.block_n * pairs)
                     counters = max(counters, tiles)
-                flow = flow_of(kind, outputs, inputs, bucket) if self._flow else None
+                flow = flow_of(kind, outputs, inputs, bucket, self._weight_bytes) if self._flow else None
                 if flow is not None:
                     parts = max(parts, outputs // 64)
                     floats = max(floats, outputs * flow.splits * bucket * pairs)
@@ -234,7 +234,7 @@ class TritonOps:
             raise ValueError(f"triton kernels: expected a residual {(tokens, outputs)}, got {tuple(residual.shape)}")
         flow = self._flowing(kind, tokens, outputs, inputs)
         if flow is not None:
-            return self._flow_product(kind, x, data, residual, outputs, eps, flow)
+            return self._flow_product(kind, x, (data, scale, read["HALF"]), residual, outputs, eps, flow)
         block_m, cut = self._cut(kind, tokens, outputs, inputs)
         out = self._output("product", tokens, outputs)
         tiles = triton.cdiv(outputs, cut.block_n)
@@ -257,14 +257,16 @@ class TritonOps:
         """The cut for a product of the model's whose weights come in ahead; None: another kernel runs it."""
         if not self._flow or ("norm" if kind == "heads" else kind, outputs, inputs) not in self._known:
             return None
-        return flow_of(kind, outputs, inputs, bucket_of(tokens))
+        return flow_of(kind, outputs, inputs, bucket_of(tokens), self._weight_bytes)
 
     def _flow_product(
-        self, kind: str, x: Tensor, weight: Tensor, residual: Tensor | None, outputs: int, eps: float, flow: Flow
-    ) -> Tensor:
+        self, kind: str, x: Tensor, weight: tuple[Tensor, Tensor, int], residual: Tensor | None, outputs: int,
+        eps: float, flow: Flow,
+    ) -> Tensor:  # fmt: skip
+        """weight: its values or words, scales, and how far the numbers of a word lie apart."""
         from wamdiff2_core.decode.engine import gluon_product
 
-        tokens, inputs = x.shape
+        (data, scale, half), (tokens, inputs) = weight, x.shape
         out = self._output("product", tokens, outputs)
         if residual is None:
             residual, (squares, parts) = x, self._squares_of(x)
@@ -272,8 +274,8 @@ class TritonOps:
             squares, parts = self._squares, 1
             self._summed = (out, outputs // 64)
         gluon_product.product[(outputs // 64 * flow.splits,)](
-            x, weight, squares, residual, out, self._partial, self._counter, tokens, eps, N=outputs, K=inputs,
-            NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", PARTS=parts,
+            x, data, scale, squares, residual, out, self._partial, self._counter, tokens, eps, N=outputs, K=inputs,
+            NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", HALF=half, PARTS=parts,
             SIZE=triton.next_power_of_2(parts), BLOCK_M=bucket_of(tokens), BLOCK_K=flow.block_k, SPLITS=flow.splits,
             STAGES=flow.stages, EARLY=flow.early, PDL=self._pdl, num_warps=4, **self._launch,
         )  # fmt: skip
@@ -336,8 +338,8 @@ class TritonOps:
 
             squares, parts = self._squares_of(x)
             gluon_product.project[(heads * 2 * flow.splits,)](
-                x, data, squares, head_norm, cos, sin, slot, out, keys, values, self._partial, self._counter, tokens,
-                shape.eps, HQ=shape.heads, HKV=shape.kv_heads, K=inputs, PARTS=parts,
+                x, data, scale, squares, head_norm, cos, sin, slot, out, keys, values, self._partial, self._counter,
+                tokens, shape.eps, HQ=shape.heads, HKV=shape.kv_heads, K=inputs, HALF=read["HALF"], PARTS=parts,
                 SIZE=triton.next_power_of_2(parts), BLOCK_M=bucket, BLOCK_K=flow.block_k, SPLITS=flow.splits,
                 STAGES=flow.stages, EARLY=flow.early, PDL=self._pdl, num_warps=4, **self._launch,
             )  # fmt: skip

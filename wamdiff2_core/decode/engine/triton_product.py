@@ -52,7 +52,7 @@ def accumulate(x, w, acc, FLIP: tl.constexpr, WIDEN: tl.constexpr):
 # Two e4m3 numbers of one 16-bit word, for two words at a time: sign and the seven bits behind it go to their places in
 # a bfloat16, whose exponent counts from 120 further down; the product with 2 ** 120 is exact, also for the numbers that
 # have no leading one.
-_UNPACK = """{
+UNPACK_TEXT = """{
     .reg .b32 sign, rest, far, none;
     mov.b32 far, 0x7b807b80;
     mov.b32 none, 0x80008000;
@@ -68,7 +68,7 @@ _UNPACK = """{
     or.b32 rest, rest, sign;
     fma.rn.bf16x2 $1, rest, far, none;
 }"""
-UNPACK = tl.constexpr(_UNPACK)
+UNPACK = tl.constexpr(UNPACK_TEXT)
 
 
 @triton.jit
