@@ -50,7 +50,7 @@ def unpack(tile, LAYOUT: gl.constexpr):
 def multiply(
     x, weight, first, begin, T, N: gl.constexpr, K: gl.constexpr, TURNS: gl.constexpr, GATED: gl.constexpr,
     HALF: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr,
-    PDL: gl.constexpr,
+    WARPS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """Sums (64, BLOCK_M) of weight (., K) at rows `first` on times x (T, K), over TURNS * BLOCK_K inputs from `begin`;
 
@@ -62,8 +62,9 @@ def multiply(
     WIDE: gl.constexpr = BLOCK_K // 2 if HALF > 0 else BLOCK_K  # columns of a tile
     KIND: gl.constexpr = gl.int16 if HALF > 0 else gl.bfloat16
     ACROSS: gl.constexpr = WIDE // 8
-    COPY: gl.constexpr = gl.BlockedLayout([1, 8], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
-    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_M, 16])
+    COPY: gl.constexpr = gl.BlockedLayout([1, 8], [32 // ACROSS, ACROSS], [WARPS, 1], [1, 0])
+    # Four warps share the outputs; further ones take tokens of their own.
+    SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, WARPS // 4], [16, BLOCK_M * 4 // WARPS, 16])
     LEFT: gl.constexpr = gl.DotOperandLayout(0, SUMS, 2)
     W_SHARED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, WIDE], KIND)
     X_SHARED: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, WIDE], gl.bfloat16)
@@ -190,20 +191,20 @@ def product(
     x, weight, scale, squares, residual, out, partial, counter, T, eps, N: gl.constexpr, K: gl.constexpr,
     NORM: gl.constexpr, GATED: gl.constexpr, ADD: gl.constexpr, HALF: gl.constexpr, PARTS: gl.constexpr,
     SIZE: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
-    EARLY: gl.constexpr, PDL: gl.constexpr,
+    EARLY: gl.constexpr, WARPS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """See `triton_product.product`. Grid: (N / 64 * SPLITS,). K / SPLITS is a multiple of BLOCK_K, N of 64.
 
     SIZE: PARTS rounded up to a power of two. HALF: see `multiply`; scale is read with it only.
     """
-    OUT: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
+    OUT: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, WARPS], [0, 1])
     TILES: gl.constexpr = N // 64
     TURNS: gl.constexpr = K // (SPLITS * BLOCK_K)
     tile = gl.program_id(0) % TILES
     split = gl.program_id(0) // TILES
     acc, acc_up = multiply(
         x, weight, tile * 64, split * (TURNS * BLOCK_K), T, N, K, TURNS, GATED, HALF, BLOCK_M, BLOCK_K, STAGES, EARLY,
-        PDL,
+        WARPS, PDL,
     )  # fmt: skip
     acc = gl.convert_layout(acc, OUT)
     if GATED:
@@ -282,10 +283,10 @@ def project(
     x, weight, scale, squares, head_norm, cos, sin, slot, queries, keys, values, partial, counter, T, eps,
     HQ: gl.constexpr, HKV: gl.constexpr, K: gl.constexpr, HALF: gl.constexpr, PARTS: gl.constexpr, SIZE: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr,
-    PDL: gl.constexpr,
+    WARPS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """See `triton_heads.project`; heads of 128. Grid: (heads * 2 * SPLITS,). K / SPLITS is a multiple of BLOCK_K."""
-    OUT: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, 4], [0, 1])
+    OUT: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, WARPS], [0, 1])
     TURNS: gl.constexpr = K // (SPLITS * BLOCK_K)
     AREA: gl.constexpr = 64 * BLOCK_M
     unit = gl.program_id(0)
@@ -293,7 +294,7 @@ def project(
     N: gl.constexpr = (HQ + 2 * HKV) * 128
     acc, _ = multiply(
         x, weight, (unit // SPLITS) * 64, (unit % SPLITS) * (TURNS * BLOCK_K), T, N, K, TURNS, False, HALF, BLOCK_M,
-        BLOCK_K, STAGES, EARLY, PDL,
+        BLOCK_K, STAGES, EARLY, WARPS, PDL,
     )  # fmt: skip
     inner = (
         gl.arange(0, BLOCK_M, gl.SliceLayout(0, OUT))[None, :] * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))[:, None]

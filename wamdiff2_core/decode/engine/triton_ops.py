@@ -277,7 +277,7 @@ class TritonOps:
             x, data, scale, squares, residual, out, self._partial, self._counter, tokens, eps, N=outputs, K=inputs,
             NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", HALF=half, PARTS=parts,
             SIZE=triton.next_power_of_2(parts), BLOCK_M=bucket_of(tokens), BLOCK_K=flow.block_k, SPLITS=flow.splits,
-            STAGES=flow.stages, EARLY=flow.early, PDL=self._pdl, num_warps=4, **self._launch,
+            STAGES=flow.stages, EARLY=flow.early, WARPS=flow.warps, PDL=self._pdl, num_warps=flow.warps, **self._launch,
         )  # fmt: skip
         return out
 
@@ -341,7 +341,7 @@ class TritonOps:
                 x, data, scale, squares, head_norm, cos, sin, slot, out, keys, values, self._partial, self._counter,
                 tokens, shape.eps, HQ=shape.heads, HKV=shape.kv_heads, K=inputs, HALF=read["HALF"], PARTS=parts,
                 SIZE=triton.next_power_of_2(parts), BLOCK_M=bucket, BLOCK_K=flow.block_k, SPLITS=flow.splits,
-                STAGES=flow.stages, EARLY=flow.early, PDL=self._pdl, num_warps=4, **self._launch,
+                STAGES=flow.stages, EARLY=flow.early, WARPS=flow.warps, PDL=self._pdl, num_warps=flow.warps, **self._launch,
             )  # fmt: skip
             return out
         cut, (squares, parts) = self._tiles("heads", heads * size, inputs, bucket), self._squares_of(x)

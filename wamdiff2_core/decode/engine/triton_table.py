@@ -62,6 +62,7 @@ class Flow:
     splits: int
     stages: int
     early: bool = False
+    warps: int = 4
 
 
 Key = tuple[str, int, int, int, int]
@@ -100,7 +101,6 @@ ATTEND: dict[tuple[int, int, int, int], Chunks] = {
 """Measured cuts of attention: (rows, queries of a row and key head, key heads, head size)."""
 FLOW: dict[Key, Flow] = {}
 """Measured cuts of products whose weights come in ahead; others go by `flow_of`'s rule."""
-FLOW_BUCKETS = (16, 32, 64)
 _FLOW_SHARED = 110 * 1024
 MOST_SPLITS = 16
 """What scratch is made for; splits are powers of two."""
@@ -137,7 +137,7 @@ def flow_of(kind: str, outputs: int, inputs: int, bucket: int, weight_bytes: int
         return found
     # Two 8-bit numbers that share a word lie 64 inputs apart.
     rows, block_k, splits = 2 if kind == "gated" else 1, 64 if weight_bytes == 2 else 128, 1
-    if bucket not in FLOW_BUCKETS or outputs % 64 or inputs % block_k or kind == "choose":
+    if outputs % 64 or inputs % block_k or kind == "choose":
         return None
     while outputs // 64 * splits * 2 <= _PROCESSORS and inputs // (splits * 2) >= 4 * block_k:
         splits *= 2
@@ -145,7 +145,7 @@ def flow_of(kind: str, outputs: int, inputs: int, bucket: int, weight_bytes: int
         return None
     turns = inputs // (splits * block_k)
     stages = min(8, _FLOW_SHARED // (block_k * (64 * rows * weight_bytes + 2 * bucket)), turns)
-    return Flow(block_k, splits, stages) if stages >= 3 else None
+    return Flow(block_k, splits, stages, warps=8 if bucket == 128 else 4) if stages >= 3 else None
 
 
 def derive(
