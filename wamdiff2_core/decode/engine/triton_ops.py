@@ -341,7 +341,8 @@ class TritonOps:
                 x, data, scale, squares, head_norm, cos, sin, slot, out, keys, values, self._partial, self._counter,
                 tokens, shape.eps, HQ=shape.heads, HKV=shape.kv_heads, K=inputs, HALF=read["HALF"], PARTS=parts,
                 SIZE=triton.next_power_of_2(parts), BLOCK_M=bucket, BLOCK_K=flow.block_k, SPLITS=flow.splits,
-                STAGES=flow.stages, EARLY=flow.early, WARPS=flow.warps, PDL=self._pdl, num_warps=flow.warps, **self._launch,
+                STAGES=flow.stages, EARLY=flow.early, WARPS=flow.warps, PDL=self._pdl, num_warps=flow.warps,
+                **self._launch,
             )  # fmt: skip
             return out
         cut, (squares, parts) = self._tiles("heads", heads * size, inputs, bucket), self._squares_of(x)
