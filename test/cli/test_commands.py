@@ -1,17 +1,19 @@
 """The commands on small input, and errors that say what to do. Each command is run in this process."""
 
 import json
+import re
 import sys
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from typer.testing import CliRunner
 
-from wamdiff2_cli import bench, checks, doctor, main
+from wamdiff2_cli import bench, checks, doctor, kernels, main
 from wamdiff2_cli.main import app
 from wamdiff2_core import driver as driver_module
+from wamdiff2_core.decode.pick import WORDS
 from wamdiff2_core.errors import CheckpointError, ConfigError, DataError, Wamdiff2Error
 from wamdiff2_core.evaluate import speed
 from wamdiff2_core.readiness import ROWS
@@ -30,6 +32,12 @@ def refused(*arguments: object) -> Wamdiff2Error:
     with pytest.raises(Wamdiff2Error) as caught:
         CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
     return caught.value
+
+
+def test_every_help_names_all_kernels() -> None:
+    for option in (kernels.Kernels, kernels.BatchKernels, kernels.ConfiguredKernels, kernels.NodeKernels):
+        said = re.findall(r"\w+", get_args(option)[1].help)
+        assert set(WORDS) <= set(said), set(WORDS) - set(said)
 
 
 def test_a_missing_checkpoint_is_named(tmp_path: Path, shards: Path) -> None:
