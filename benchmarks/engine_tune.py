@@ -19,7 +19,7 @@ import torch
 
 from wamdiff2_core.decode.engine import triton_table
 from wamdiff2_core.decode.engine.ops import Shape
-from wamdiff2_core.decode.engine.triton_ahead import AbsentDevice
+from wamdiff2_core.decode.engine.triton_ahead import AbsentDevice, _call_all
 from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight
 from wamdiff2_core.decode.engine.triton_ops import Sizes, TritonOps
 from wamdiff2_core.decode.engine.triton_table import MOST_SPLITS, Chunks, Key, Tiles
@@ -36,7 +36,7 @@ def candidates(key: Key) -> Iterator[Tiles]:
     rows = 2 if kind == "gated" else 1
     widths = {"choose": (128, 64, 32, 256), "heads": (SIZES.head_dim // 2,)}
     for block_n in widths.get(kind, (64, 32, 128)):
-        for block_k in (64, 128, 256):
+        for block_k in (64, 128, 256) if weight_bytes > 1 else (128, 256):
             for splits in (1,) if kind == "choose" else (1, 2, 3, 4, 6, 8):
                 programs = -(-outputs // block_n) * splits
                 turns = inputs / (block_k * splits)
@@ -144,6 +144,8 @@ def attend_candidates(rows: int, width: int) -> list[Chunks]:
                     for fused in (False, True) if splits * block_m <= 512 and splits > 1 else (False,):
                         if shared <= _SHARED:
                             found.append(Chunks(block_m, block_k, splits, warps, stages, fused))
+                            if stages == 2 and block_k < 128 and splits > 4:
+                                found.append(Chunks(block_m, block_k, splits, warps, stages, fused, True))
     return found
 
 
@@ -222,38 +224,132 @@ def jobs_of(options: argparse.Namespace) -> dict[tuple[str, tuple], list[Job]]:
     return found
 
 
+Rows = dict[tuple[str, tuple], list[tuple[float, Any]]]
+"""(microseconds, cut) of each shape, best first."""
+
+
 def tune(options: argparse.Namespace) -> None:
     """Search and print; options of engine_kernels.py."""
-    from engine_kernels import graph_us
-
-    until = time.perf_counter() + options.seconds
+    began = time.perf_counter()
     lists = jobs_of(options)
-    best: dict[tuple[str, tuple], tuple[float, Any]] = {}
-    tried = dict.fromkeys(lists, 0)
     # A share of each shape's candidates at a time, so that every shape has some when the time is up.
     order = [job for turn in range(0, 600, 24) for jobs in lists.values() for job in jobs[turn : turn + 24]]
     major, minor = torch.cuda.get_device_capability()
     pool = ProcessPoolExecutor(
         max(1, (os.cpu_count() or 2) - 2), multiprocessing.get_context("spawn"), _begin, (10 * major + minor,)
     )
-    waiting = {pool.submit(_compile, job): job for job in order}
     try:
-        for done in as_completed(waiting, timeout=options.seconds):
-            job = waiting[done]
-            if done.exception() is not None or done.result() > 0:
-                continue  # does not compile or fit, or spills
-            us = graph_us(prepare(job, "cuda"), 7)
-            tried[job[:2]] += 1
-            best[job[:2]] = min(best.get(job[:2], (float("inf"), None)), (us, job[2]), key=lambda pair: pair[0])
-            if time.perf_counter() > until:
-                break
-    except TimeoutError:
-        pass
+        ready = _compiled(pool, order, 0.6 * options.seconds)
+        rows = _measured(ready, began + options.seconds)
+        for shape, found in rows.items():
+            us, cut = found[0]
+            print(f"    {entry(shape)!r}: {cut!r},  # {us:.2f} us, best of {len(found)} of {len(lists[shape])}")
+        if options.in_step:
+            _in_step(pool, rows, options)
     finally:
         for process in list(pool._processes.values()):
             process.terminate()
         pool.shutdown(wait=False, cancel_futures=True)
-    for shape, (us, cut) in sorted(best.items(), key=lambda item: list(lists).index(item[0])):
-        what, key = shape
-        entry = key if what == "product" else (key[0], 2 * key[1], 8, 128)
-        print(f"    {entry!r}: {cut!r},  # {us:.2f} us, best of {tried[shape]} of {len(lists[shape])}")
+
+
+def entry(shape: tuple[str, tuple]) -> tuple:
+    """The key of a shape in TABLE or ATTEND."""
+    what, key = shape
+    return key if what == "product" else (key[0], 2 * key[1], 8, 128)
+
+
+def _compiled(pool: ProcessPoolExecutor, order: list[Job], seconds: float) -> dict[tuple[str, tuple], list[Job]]:
+    """Jobs that compile, fit and spill nothing, by shape, so that the inputs of a shape are made once."""
+    waiting = {pool.submit(_compile, job): job for job in order}
+    ready: dict[tuple[str, tuple], list[Job]] = {}
+    try:
+        for done in as_completed(waiting, timeout=seconds):
+            if done.exception() is None and done.result() == 0:
+                ready.setdefault(waiting[done][:2], []).append(waiting[done])
+    except TimeoutError:
+        print(f"# {len(order)} candidates do not compile in {seconds:.0f} s: {sum(map(len, ready.values()))} are ready")
+    for one in waiting:
+        one.cancel()
+    return ready
+
+
+def _measured(ready: dict[tuple[str, tuple], list[Job]], until: float) -> Rows:
+    from engine_kernels import graph_us
+
+    rows: Rows = {}
+    for shape, jobs in ready.items():
+        for job in jobs:
+            rows.setdefault(shape, []).append((graph_us(prepare(job, "cuda"), 5), job[2]))
+            if time.perf_counter() > until:
+                break
+        rows[shape].sort(key=lambda pair: pair[0])
+    return rows
+
+
+def _in_step(pool: ProcessPoolExecutor, rows: Rows, options: argparse.Namespace) -> None:
+    """What is best alone need not be best between its neighbours: try each shape's best few in a whole step.
+
+    One shape after the other, those that cost most first; a cut stays where the step gets faster by it.
+    """
+    from engine_kernels import Step, places_of
+
+    for shape, found in rows.items():
+        (triton_table.TABLE if shape[0] == "product" else triton_table.ATTEND)[entry(shape)] = found[0][1]
+    places = places_of([1024])
+    sizes = {**vars(SIZES), "places": places}
+    step = Step(places)
+    small = step.quantised() if 8 in options.bits else None
+    for tokens, bits in [(1, 16), (32, 16), (64, 16), (32, 8), (1, 8)]:
+        bucket = triton_table.bucket_of(tokens)
+        if bits not in options.bits or bucket not in options.buckets:
+            continue
+        weights = step if bits == 16 else small
+        assert weights is not None
+        tries = [
+            (shape, cut)
+            for shape, found in rows.items()
+            if (shape[1][3:] == (bucket, bits // 8) if shape[0] == "product" else shape[1] == (1, tokens))
+            for cut in _few(shape, found)
+        ]
+        waiting = [pool.submit(_compile_step, sizes, tokens, bits == 8, shape, cut) for shape, cut in tries]
+        known = _step_ms(weights, sizes, tokens, bits == 8)
+        print(f"# step of {tokens} tokens, {bits} bits: {known:.4f} ms with what is best alone")
+        for (shape, cut), compiled in zip(tries, waiting, strict=True):
+            table: dict = triton_table.TABLE if shape[0] == "product" else triton_table.ATTEND
+            before, table[entry(shape)] = table[entry(shape)], cut
+            try:
+                compiled.result(timeout=60)
+                ms = _step_ms(weights, sizes, tokens, bits == 8)
+            except Exception as error:  # noqa: BLE001 - told; a candidate that fails costs no other
+                print(f"# {cut!r}: {type(error).__name__}: {error}")
+                ms = float("inf")
+            if ms < known * 0.999:
+                known = ms
+                print(f"    {entry(shape)!r}: {cut!r},  # step {ms:.4f} ms")
+            else:
+                table[entry(shape)] = before
+
+
+def _few(shape: tuple[str, tuple], found: list[tuple[float, Any]]) -> list[Any]:
+    """The best few of a shape, and the best few that leave room for the next kernel's programs beside them."""
+    cuts = [cut for us, cut in found if us < 1.25 * found[0][0]]
+    room = [cut for cut in cuts if _shared(shape, cut) < 110 * 1024]
+    return list(dict.fromkeys([*cuts[1:7], *room[:4]]))
+
+
+def _shared(shape: tuple[str, tuple], cut: Any) -> int:
+    if shape[0] == "attend":
+        return 2 * 128 * (cut.block_m + cut.stages * 2 * cut.block_k)
+    rows = 2 if shape[1][0] == "gated" else 1
+    return cut.block_k * (rows * cut.block_n * shape[1][4] + shape[1][3] * 2) * cut.stages
+
+
+def _step_ms(weights: Any, sizes: dict[str, int], tokens: int, fp8: bool) -> float:
+    ops = TritonOps(PAGE, Sizes(**sizes), fp8=fp8, pdl=True)
+    return weights.ms(ops, tokens, 1024)
+
+
+def _compile_step(sizes: dict[str, int], tokens: int, fp8: bool, shape: tuple[str, tuple], cut: Any) -> None:
+    """Everything a step runs, with one cut changed."""
+    (triton_table.TABLE if shape[0] == "product" else triton_table.ATTEND)[entry(shape)] = cut
+    _call_all(TritonOps(PAGE, Sizes(**sizes), device="meta", fp8=fp8, pdl=True), 1, tokens)

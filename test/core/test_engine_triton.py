@@ -74,6 +74,23 @@ def test_linear_add(dtype, cut, tokens: int, cut_by) -> None:
     near(again, TWIN.linear_add(x, weight, TWIN.linear_add(x, weight, residual)), dtype)
 
 
+@DTYPES
+def test_the_sums_of_a_prompt_lie_in_one_place(dtype) -> None:
+    """The first residual belongs to the caller; what was returned is used up by the next sum, a copy of it is not."""
+    x, weight, residual = random(70, 96, dtype=dtype), random(64, 96, dtype=dtype, seed=1), random(70, 64, dtype=dtype)
+    ops, kept, want = make_ops(dtype=dtype), residual.clone(), TWIN.linear_add(x, weight, residual)
+    one = ops.linear_add(x, weight, residual)
+    near(one, want, dtype)
+    assert torch.equal(residual, kept) and one.data_ptr() != residual.data_ptr()
+    copy = one.clone()
+    two = ops.linear_add(x, weight, one)
+    assert two.data_ptr() == one.data_ptr()
+    near(two, TWIN.linear_add(x, weight, want), dtype)
+    three = ops.linear_add(x, weight, copy)
+    assert three.data_ptr() != copy.data_ptr()
+    near(three, two, dtype)
+
+
 @CUTS
 def test_counters_are_left_at_zero_and_results_repeat(cut, cut_by) -> None:
     cut_by(cut)

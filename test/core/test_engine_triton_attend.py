@@ -6,7 +6,10 @@ import pytest
 import torch
 from triton_cases import BF16, DEVICE, FP32, Paged, make_ops, near, paged, plain_attention, random
 
-from wamdiff2_core.decode.engine import triton_ops
+import triton  # isort: skip  (behind triton_cases, which asks for the interpreter)
+import triton.language as tl  # isort: skip
+
+from wamdiff2_core.decode.engine import triton_attend, triton_ops
 from wamdiff2_core.decode.engine.ops import LayerWeights
 from wamdiff2_core.decode.engine.triton_fp8 import Fp8TorchOps, quantise, quantise_layer
 from wamdiff2_core.decode.engine.triton_table import Chunks
@@ -16,8 +19,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpr
 DTYPES = pytest.mark.parametrize("dtype", [FP32, BF16], ids=["fp32", "bf16"])
 CUTS = pytest.mark.parametrize(
     "cut",
-    [Chunks(16, 16, 1, 4, 2, False), Chunks(16, 16, 4, 4, 2, True), Chunks(32, 16, 8, 4, 2, False)],
-    ids=["whole", "fused", "combined"],
+    [
+        Chunks(16, 16, 1, 4, 2, False),
+        Chunks(16, 16, 4, 4, 2, True),
+        Chunks(32, 16, 8, 4, 2, False),
+        Chunks(16, 16, 4, 4, 2, False, True),
+    ],
+    ids=["whole", "fused", "combined", "ahead"],
 )
 PAGE = 4
 
@@ -216,3 +224,27 @@ def test_a_layer_and_the_choice_at_the_size_of_the_tiny_checkpoint(dtype, fp8: b
     if dtype == FP32:
         assert torch.equal(tokens_found, tokens_plain)
         assert torch.allclose(certainty, certainty_plain, rtol=1e-4)
+
+
+@triton.jit
+def order(out, tiles):
+    number = tl.program_id(0)
+    tl.store(out + number, triton_attend.paired(number, tiles))
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 3, 4, 7, 34])
+def test_tiles_are_paired_long_with_short(tiles: int) -> None:
+    """Every tile once; of two programs half of all apart, the tiles lie as far from one end as from the other."""
+    out = torch.full((tiles,), -1, dtype=torch.int32, device=DEVICE)
+    order[(tiles,)](out, tiles)
+    found, half = out.tolist(), tiles - tiles // 2
+    assert sorted(found) == list(range(tiles))
+    assert {found[k] + found[k + half] for k in range(tiles // 2)} <= {tiles - 1}
+    assert found[0] == tiles - 1
+
+
+@pytest.mark.parametrize("rows, tokens", [(1, 40), (2, 23)])
+def test_a_prompt_of_many_tiles(rows: int, tokens: int, cut_by) -> None:
+    cut_by(Chunks(16, 16, 1, 4, 2, False))
+    case = paged([list(range(1, tokens + 1))] * rows, 4, 2, 16, PAGE, FP32)
+    close(attend(case, FP32), case, FP32)

@@ -29,7 +29,9 @@ TOKENS = [1, 2, 16, 17, 32, 33, 64, 96, 127, 128]
 class Model:
     """One layer, the head and a paged cache with random numbers, and a kernel set over them."""
 
-    def __init__(self, name: str, fp8: bool = False, pdl: bool = False, rows: int = 4, places: int = 2304) -> None:
+    def __init__(
+        self, name: str, fp8: bool = False, pdl: bool = False, rows: int = 4, places: int = 2304, flow: bool = False
+    ) -> None:  # fmt: skip
         known = MODELS[name]
         torch.manual_seed(0)
         self.sizes = Sizes(tokens=128, rows=rows, places=places, **known)
@@ -47,7 +49,7 @@ class Model:
         self.twin = Fp8TorchOps(PAGE) if fp8 else TorchOps(PAGE)
         if fp8:
             self.layer, self.head = quantise_layer(self.layer), quantise(self.head)
-        self.ops = TritonOps(PAGE, self.sizes, device=DEVICE, fp8=fp8, pdl=pdl)
+        self.ops = TritonOps(PAGE, self.sizes, device=DEVICE, fp8=fp8, pdl=pdl or flow, flow=flow)
         per_row = places // PAGE
         slots = (1 + rows * per_row) * PAGE
         self.keys, self.values = (torch.randn(slots, kv_heads, size, device=DEVICE, dtype=BF16) for _ in range(2))
@@ -84,9 +86,13 @@ def _x(tokens: int, width: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(tokens, width, device=DEVICE, generator=draw).to(BF16)
 
 
-@pytest.fixture(scope="module", params=[(name, fp8) for name in MODELS for fp8 in (False, True)], ids=str)
+KINDS = [(name, fp8, False) for name in MODELS for fp8 in (False, True)] + [("2b", False, True), ("2b", True, True)]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=str)
 def model(request):
-    made = Model(*request.param)
+    name, fp8, flow = request.param
+    made = Model(name, fp8, flow=flow)
     yield made
     del made
     gc.collect()
@@ -167,12 +173,13 @@ def _captured(model: Model, held: list[torch.Tensor], rows: int):
     return graph, x, choice
 
 
-@pytest.mark.parametrize("pdl", [False, True], ids=["plain", "dependent"])
+@pytest.mark.parametrize("launch", ["plain", "dependent", "flow"])
 @pytest.mark.parametrize("rows, width", [(1, 1), (1, 32), (1, 64), (3, 32)])
 @pytest.mark.parametrize("fp8", [False, True], ids=["bf16", "fp8"])
-def test_replays_repeat_to_the_bit_and_follow_their_inputs(rows: int, width: int, pdl: bool, fp8: bool) -> None:
+def test_replays_repeat_to_the_bit_and_follow_their_inputs(rows: int, width: int, launch: str, fp8: bool) -> None:
     """100 replays alike; a graph captured at one length and replayed at another equals eager; memory stays flat."""
-    model, eager = Model("tiny" if width == 64 else "2b", fp8, pdl, rows), None
+    name = "tiny" if width == 64 and launch != "flow" else "2b"
+    model, eager = Model(name, fp8, launch != "plain", rows, flow=launch == "flow"), None
     held = _inputs(model, rows, width, 1024, 0)
     graph, x, choice = _captured(model, held, rows)
     graph.replay()
@@ -206,8 +213,9 @@ def test_dependent_launch_changes_no_bit() -> None:
     assert all(torch.equal(one, other) for one, other in zip(*results))
 
 
-def test_a_step_is_as_near_to_fp32_as_the_twin() -> None:
-    model = Model("2b")
+@pytest.mark.parametrize("flow", [False, True], ids=["triton", "flow"])
+def test_a_step_is_as_near_to_fp32_as_the_twin(flow: bool) -> None:
+    model = Model("2b", flow=flow)
     held = _inputs(model, 1, 32, 1024, 0)
     keys, values = model.keys.clone(), model.values.clone()
     outcomes = []

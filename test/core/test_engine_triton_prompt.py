@@ -24,7 +24,8 @@ from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionCon
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
 from wamdiff2_core.decode.engine.graphs import GraphSet
-from wamdiff2_core.decode.engine.triton_prompt import silu_gate, turned_heads
+from wamdiff2_core.decode.engine.triton_fp8 import Fp8Weight, quantise
+from wamdiff2_core.decode.engine.triton_prompt import silu_gate, turned_heads, widened
 from wamdiff2_core.decode.engine.vision import VisionPasses
 from wamdiff2_core.model import vision
 from wamdiff2_core.model.vision import encode_images, vision_block
@@ -232,7 +233,7 @@ def test_kernels_compile(sizes, tmp_path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     built = json.loads(done.stdout)
-    assert {one[0] for one in built} == {"gate", "turn_heads", "take", "step"}
+    assert {one[0] for one in built} == {"gate", "turn_heads", "sum_and_norm", "take", "step"}
     assert not [one for one in built if one[3]]
     assert all(shared <= 48 * 1024 for _, shared, _, _ in built)
 
@@ -299,3 +300,26 @@ def test_a_captured_encoder_is_the_plain_one(tower) -> None:
         passes(tower, *images(5, GRIDS[:1]))
     assert not torch.equal(seen[0][0], seen[1][0]) and not torch.equal(seen[0][1], seen[1][1])
     assert all(torch.equal(*pair) for pair in zip(seen[0], seen[2], strict=True))
+
+
+@pytest.mark.parametrize("dtype", [FP32, BF16], ids=["fp32", "bf16"])
+def test_every_8_bit_number(dtype) -> None:
+    """Each finite e4m3 byte, in both halves of a word, is the number that PyTorch takes it for; scales are applied."""
+    data = torch.arange(256, dtype=torch.uint8).repeat(3, 2)
+    data[data & 0x7F == 0x7F] = 0  # no number
+    weight = Fp8Weight(data.to(DEVICE).view(torch.float8_e4m3fn), torch.tensor([1.0, 0.25, 3.0], device=DEVICE))
+    got = widened(weight, dtype)
+    assert torch.equal(got, weight.widened(dtype))
+    assert got.float().unique().numel() > 250
+
+
+@pytest.mark.parametrize("inputs", [8, 64, 96, 128, 256, 384])
+def test_weights_in_8_bits_keep_their_order(inputs: int) -> None:
+    """Two numbers of a word lie apart, and every input is its own again when widened."""
+    plain = random(5, inputs, seed=1)
+    small = quantise(plain)
+    near(widened(small, FP32), small.widened(FP32), FP32)
+    assert ((small.widened(FP32) - plain).abs() <= 0.07 * plain.abs() + 0.01).all()
+    words = small.data.view(torch.uint8).view(5, -1, small.half, 2)
+    scaled = (plain / small.scale[:, None]).to(torch.float8_e4m3fn).view(torch.uint8).view(5, -1, 2, small.half)
+    assert torch.equal(words[..., 1], scaled[:, :, 1])

@@ -80,7 +80,7 @@ def turned_heads(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]
 
 def vision_block(block: Any, hidden: Tensor, cos: Tensor, sin: Tensor, turn: Turn = turned_heads) -> Tensor:
     """One layer of the encoder on rows of patches, hidden (G, n, width). turn: `turned_heads`, or a kernel for it."""
-    hidden = hidden + _attention(block.attn, block.norm1(hidden), cos, sin, turn)
+    hidden = hidden + attention(block.attn, block.norm1(hidden), cos, sin, turn)
     return hidden + block.mlp(block.norm2(hidden))
 
 
@@ -119,8 +119,8 @@ def tables_of(visual: Any, grid: Grid) -> _Tables:
     )
 
 
-def _attention(attn: Any, hidden: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> Tensor:
-    """Full attention inside each row of hidden (G, n, width)."""
+def attention(attn: Any, hidden: Tensor, cos: Tensor, sin: Tensor, turn: Turn) -> Tensor:
+    """Full attention inside each row of hidden (G, n, width), projected: (G, n, width)."""
     rows, n, width = hidden.shape
     qkv = attn.qkv(hidden).view(rows, n, 3, attn.num_heads, -1)
     q, k = turn(qkv, cos, sin)

@@ -114,6 +114,7 @@ def _triton(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
     from wamdiff2_core.decode.engine.triton_ops import TritonOps
     from wamdiff2_core.decode.engine.triton_prompt import turned_heads
     from wamdiff2_core.decode.engine.triton_table import dependent
+    from wamdiff2_core.decode.engine.triton_vision import ACTIVATION, image_layer
 
     fp8 = name == "triton_fp8"
     try:
@@ -121,12 +122,14 @@ def _triton(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
         major, minor = torch.cuda.get_device_capability(loaded.device)
         ops = TritonOps(
             config.page_size, sizes, dtype=_dtype(loaded), device=loaded.device, fp8=fp8,
-            pdl=dependent(10 * major + minor),
+            pdl=dependent(10 * major + minor), flow=major == 9,  # its tensor cores are Hopper's alone
         )  # fmt: skip
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"engine kernels {name}: {error}") from error
     moves = TritonMoves(config.page_size, config.max_length, loaded.context == "block_causal")
-    return KernelSet(name, ops, moves, fp8, sizes.tokens, partial(vision_block, turn=turned_heads))
+    fused = loaded.config.vision_config.hidden_act == ACTIVATION
+    layer = image_layer if fused else partial(vision_block, turn=turned_heads)
+    return KernelSet(name, ops, moves, fp8, sizes.tokens, layer)
 
 
 def why_not_flashinfer(device: torch.device, dtype: torch.dtype, shape: Shape | None, page_size: int) -> str | None:

@@ -94,7 +94,8 @@ class Ops(Protocol):
     def linear_add(self, x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
         """residual (T, O) + x (T, I) times weight (O, I).
 
-        What it returns is nobody's to write to: kernels may know more about that very tensor, its norm for one.
+        What it returns is nobody's to write to: kernels may know more about that very tensor, its norm for one. Given
+        as a residual it is used up: what comes back may lie in its place.
         """
         ...
 

@@ -96,7 +96,8 @@ def compile_all(
     (TRITON_CACHE_DIR), where the process with the device finds them.
     """
     device = AbsentDevice(arch).install()
-    ops = TritonOps(page_size, sizes, device="meta", fp8=fp8, pdl=dependent(arch) if pdl is None else pdl)
+    own = dependent(arch) if pdl is None else pdl
+    ops = TritonOps(page_size, sizes, device="meta", fp8=fp8, pdl=own, flow=pdl is None and arch // 10 == 9)
     for rows, width in passes:
         _call_all(ops, rows, width)
     return device.built

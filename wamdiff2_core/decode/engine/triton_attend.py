@@ -47,24 +47,69 @@ def addresses(table, place, there, head, HKV: tl.constexpr, D: tl.constexpr, PAG
     return ((page * PAGE + place % PAGE) * HKV + head) * D
 
 
+@triton.jit
+def paired(number, tiles):
+    """The tile of queries that program `number` of `tiles` takes: the last ones first, then the first ones in order.
+
+    Later tokens of a prompt see more places. Processors are dealt one program of the first half and one of the second:
+    this way they all get as much to do.
+    """
+    far = tiles // 2
+    return tl.where(number < tiles - far, tiles - 1 - number, number - (tiles - far))
+
+
+@triton.jit
+def first_new(limits, width, ROW: tl.constexpr):
+    """A place that no token of a row, whose limits are these, lies before; 0 if none of them counts.
+
+    Tokens of a block see its end, others themselves: the first one lies less than `width` places before the least
+    limit.
+    """
+    at = tl.arange(0, ROW)
+    seen = tl.load(limits + at, at < width, other=0)
+    least = tl.min(tl.where(seen > 0, seen, 2147483647), 0)
+    return tl.where(least == 2147483647, 0, tl.maximum(least - width, 0))
+
+
+@triton.jit
+def look(queries, key, value, place, seen, scale, highest, total, acc, WIDEN: tl.constexpr):
+    """One turn: queries (BLOCK_M, D) see keys and values (BLOCK_K, D) at `place`; the running maximum, sum, average."""
+    if WIDEN:
+        scores = tl.dot(queries.to(tl.float32), tl.trans(key.to(tl.float32)), input_precision="ieee")
+    else:
+        scores = tl.dot(queries, tl.trans(key))
+    scores = tl.where(place[None, :] < seen[:, None], scores * scale, -float("inf"))
+    above = tl.maximum(highest, tl.max(scores, 1))
+    base = tl.where(above == -float("inf"), 0.0, above)
+    share = tl.exp2(scores - base[:, None])
+    fade = tl.exp2(highest - base)
+    total = total * fade + tl.sum(share, 1)
+    if WIDEN:
+        acc = tl.dot(share, value.to(tl.float32), acc * fade[:, None], input_precision="ieee")
+    else:
+        acc = tl.dot(share.to(value.dtype), value, acc * fade[:, None])
+    return above, total, acc
+
+
 @triton.jit(do_not_specialize=["width", "pages_a_row"])
 def attend(
     q, keys, values, pages, limit, out, partial, logs, counter, width, pages_a_row, scale,
     HKV: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, FUSED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, FUSED: tl.constexpr, ROW: tl.constexpr,
     WIDEN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid: (SPLITS, HKV, rows * query tiles). q (T, Hq, D), keys, values (slots, HKV, D), out (T, Hq D).
 
     scale: of the scores, times log2(e). partial (T Hq, SPLITS, D), logs (T Hq, SPLITS): fp32 scratch if SPLITS > 1;
-    counter (rows * query tiles * HKV,) int32: zeros, left as zeros.
+    counter (rows * query tiles * HKV,) int32: zeros, left as zeros. ROW: width rounded up to a power of two, to read
+    the first keys and values before the kernel in front has ended; 0: behind it.
     """
     HQ: tl.constexpr = HKV * GROUP
     split = tl.program_id(0)
     head = tl.program_id(1)
     tiles = tl.cdiv(width * GROUP, BLOCK_M)
     row = tl.program_id(2) // tiles
-    query = (tl.program_id(2) % tiles) * BLOCK_M + tl.arange(0, BLOCK_M)
+    query = paired(tl.program_id(2) % tiles, tiles) * BLOCK_M + tl.arange(0, BLOCK_M)
     inside = query < width * GROUP
     token = row * width + query // GROUP
     index = token.to(tl.int64) * HQ + head * GROUP + query % GROUP
@@ -79,35 +124,41 @@ def attend(
     table = pages + row.to(tl.int64) * pages_a_row
     there = begin + n < end
     at = addresses(table, begin + n, there, head, HKV, D, PAGE)
+    if ROW > 0:
+        # What this very pass appends comes from the kernel in front; everything before it is there already.
+        early = begin + BLOCK_K <= first_new(limit + row * width, width, ROW)
+        key = tl.load(keys + at[:, None] + d[None, :], there[:, None] & early, other=0.0)
+        value = tl.load(values + at[:, None] + d[None, :], there[:, None] & early, other=0.0)
+    let_next_begin(PDL)  # what comes next reads weights ahead, while this kernel waits for keys and values
     wait_for_inputs(PDL)
-    let_next_begin(PDL)
     if split < parts:
         queries = tl.load(q + index[:, None] * D + d[None, :], inside[:, None], other=0.0)
         highest = tl.full((BLOCK_M,), -float("inf"), tl.float32)
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, D), tl.float32)
-        for start in range(begin, end, BLOCK_K):
-            # Slots nobody may see can hold anything, NaN too: zero before the products.
-            key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
-            value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
-            there = start + BLOCK_K + n < end  # the next turn's addresses, a turn ahead
-            at = addresses(table, start + BLOCK_K + n, there, head, HKV, D, PAGE)
-            if WIDEN:
-                scores = tl.dot(queries.to(tl.float32), tl.trans(key.to(tl.float32)), input_precision="ieee")
-            else:
-                scores = tl.dot(queries, tl.trans(key))
-            place = start + n
-            scores = tl.where(place[None, :] < seen[:, None], scores * scale, -float("inf"))
-            above = tl.maximum(highest, tl.max(scores, 1))
-            base = tl.where(above == -float("inf"), 0.0, above)
-            share = tl.exp2(scores - base[:, None])
-            fade = tl.exp2(highest - base)
-            total = total * fade + tl.sum(share, 1)
-            if WIDEN:
-                acc = tl.dot(share, value.to(tl.float32), acc * fade[:, None], input_precision="ieee")
-            else:
-                acc = tl.dot(share.to(value.dtype), value, acc * fade[:, None])
-            highest = above
+        # Slots nobody may see can hold anything, NaN too: zero before the products.
+        if ROW > 0:
+            if not early:
+                key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
+                value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
+            for start in range(begin, end, BLOCK_K):
+                there = start + BLOCK_K + n < end  # the next turn's, a turn ahead
+                at = addresses(table, start + BLOCK_K + n, there, head, HKV, D, PAGE)
+                next_key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
+                next_value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
+                highest, total, acc = look(
+                    queries, key, value, start + n, seen, scale, highest, total, acc, WIDEN
+                )  # fmt: skip
+                key, value = next_key, next_value
+        else:
+            for start in range(begin, end, BLOCK_K):
+                key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
+                value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
+                there = start + BLOCK_K + n < end  # the next turn's addresses, a turn ahead
+                at = addresses(table, start + BLOCK_K + n, there, head, HKV, D, PAGE)
+                highest, total, acc = look(
+                    queries, key, value, start + n, seen, scale, highest, total, acc, WIDEN
+                )  # fmt: skip
         acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
         if SPLITS == 1:
             tl.store(out + index[:, None] * D + d[None, :], acc.to(out.dtype.element_ty), inside[:, None])
@@ -139,8 +190,8 @@ def combine(
     query = first + tl.arange(0, BLOCK_M)
     last = tl.max(tl.load(limit + row * width + query // GROUP, query < width * GROUP, other=0), 0)
     _, parts = parts_of(last, BLOCK_K, SPLITS)
-    wait_for_inputs(PDL)
     let_next_begin(PDL)
+    wait_for_inputs(PDL)
     d = tl.arange(0, D)
     s = tl.arange(0, SPLITS)
     index = token.to(tl.int64) * HQ + tl.program_id(1)

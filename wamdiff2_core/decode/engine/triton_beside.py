@@ -17,6 +17,7 @@ from wamdiff2_core.decode.engine.lane import Lane, LaneSize
 from wamdiff2_core.decode.engine.moves_triton import TritonMoves
 from wamdiff2_core.decode.engine.state import Seen
 from wamdiff2_core.decode.engine.triton_prompt import silu_gate, turned_heads
+from wamdiff2_core.decode.engine.triton_vision import EPS, added_norm, normed
 
 _META = torch.device("meta")
 
@@ -33,6 +34,10 @@ def compile_prompt(ffn: int | None, vision: Any = None, dtype: torch.dtype = tor
         qkv = torch.empty(1, 64, 3, vision.num_heads, size, dtype=dtype, device=_META)
         cos, sin = (torch.empty(64, size, dtype=torch.float32, device=_META) for _ in range(2))
         turned_heads(qkv, cos, sin)
+        patches = torch.empty(64, vision.hidden_size, dtype=dtype, device=_META)
+        norm = torch.nn.LayerNorm(vision.hidden_size, eps=EPS, device=_META, dtype=dtype)
+        normed(patches, norm)
+        added_norm(patches, patches, norm, patches[0])
 
 
 def compile_moves(

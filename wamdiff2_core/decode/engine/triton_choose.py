@@ -6,8 +6,8 @@ import triton
 import triton.language as tl
 
 from wamdiff2_core.decode.engine.triton_product import (
-    accumulate,
     let_next_begin,
+    multiply,
     norm_factor,
     square_parts,
     wait_for_inputs,
@@ -30,7 +30,7 @@ def allowed_bits(rows, tile, words, inside, BLOCK_M: tl.constexpr, BLOCK_N: tl.c
 def best_of_tile(
     x, head, scale, squares, allowed, best, index, sums, broken, T, forbidden, words,
     V: tl.constexpr, K: tl.constexpr, eps, LIMITED: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     FLIP: tl.constexpr, WIDEN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid: (vocabulary tiles, token tiles). x (T, K) un-normed, head (V, K), scale (V,) if SCALED,
@@ -45,26 +45,15 @@ def best_of_tile(
     wait_for_inputs(PDL)
     tokens = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     ids = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    at_k = tl.arange(0, BLOCK_K)
-    x_at = x + tokens[:, None].to(tl.int64) * K + at_k[None, :]
-    # Ids behind the last one read the last one's row: no mask on the stream of weights.
-    rows = tl.minimum(ids, V - 1).to(tl.int64)
-    w_at = head + rows[:, None] * K + at_k[None, :]
-    if FLIP:
-        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    else:
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     x_in = tokens[:, None] < T
     parts = square_parts(squares, tokens, T, PARTS)
-    for k in range(0, K, BLOCK_K):
-        if K % BLOCK_K == 0:
-            xs = tl.load(x_at + k, x_in, other=0.0)
-            ws = tl.load(w_at + k)
-        else:
-            k_in = (k + at_k)[None, :] < K
-            xs = tl.load(x_at + k, x_in & k_in, other=0.0)
-            ws = tl.load(w_at + k, k_in, other=0.0)
-        acc = accumulate(xs, ws, acc, FLIP, WIDEN)
+    # Ids behind the last one read the last one's row: no mask on the stream of weights.
+    rows = tl.minimum(ids, V - 1)
+    CHUNK: tl.constexpr = ((K + BLOCK_K - 1) // BLOCK_K) * BLOCK_K
+    acc, _ = multiply(
+        x, head, tokens, rows, 0, T, V, K, CHUNK, K % BLOCK_K == 0, False, True, HALF, BLOCK_M, BLOCK_N, BLOCK_K, FLIP,
+        WIDEN,
+    )  # fmt: skip
     let_next_begin(PDL)
     if FLIP:
         acc = tl.trans(acc)

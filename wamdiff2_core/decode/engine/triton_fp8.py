@@ -2,6 +2,9 @@
 
 Activations and the cache keep their type; a weight is widened next to the tensor cores. The plain twin widens it before
 an ordinary product, so both compute the same numbers up to rounding.
+
+Kernels read two numbers as one 16-bit word: bytes alone would be copied and passed to the tensor cores one by one. The
+two lie `half` inputs apart, so that the low bytes of a run of words belong to a run of inputs, and the high bytes too.
 """
 
 from __future__ import annotations
@@ -19,7 +22,10 @@ _LARGEST = torch.finfo(DTYPE).max
 
 @dataclass(frozen=True)
 class Fp8Weight:
-    """data (O, I) e4m3 times scale (O,) fp32. Stands where a weight (O, I) stands."""
+    """data (O, I) e4m3 times scale (O,) fp32. Stands where a weight (O, I) stands.
+
+    Of every 2 half inputs of an output, those k and k + half, k < half, lie side by side; half: see `half_of`.
+    """
 
     data: Tensor
     scale: Tensor
@@ -28,9 +34,35 @@ class Fp8Weight:
     def shape(self) -> torch.Size:
         return self.data.shape
 
+    @property
+    def half(self) -> int:
+        return half_of(self.data.shape[1])
+
     def widened(self, dtype: torch.dtype) -> Tensor:
         """The same weight as a plain tensor (O, I)."""
-        return (self.data.float() * self.scale[:, None]).to(dtype)
+        return (_apart(self.data.view(torch.uint8)).view(DTYPE).float() * self.scale[:, None]).to(dtype)
+
+
+def half_of(inputs: int) -> int:
+    """How far the two numbers of a word lie apart: 64, or less where a row of inputs is no multiple of 128."""
+    half = 64
+    while inputs % (2 * half):
+        half //= 2
+    if not half:
+        raise ValueError(f"fp8: expected an even number of inputs, got {inputs}")
+    return half
+
+
+def _together(data: Tensor) -> Tensor:
+    """Rows (O, I) in the kernels' order."""
+    half = half_of(data.shape[1])
+    return data.view(len(data), -1, 2, half).transpose(2, 3).reshape(data.shape).contiguous()
+
+
+def _apart(data: Tensor) -> Tensor:
+    """Rows (O, I) in the order of the inputs again."""
+    half = half_of(data.shape[1])
+    return data.view(len(data), -1, half, 2).transpose(2, 3).reshape(data.shape)
 
 
 def quantise(weight: Tensor) -> Fp8Weight:
@@ -40,7 +72,7 @@ def quantise(weight: Tensor) -> Fp8Weight:
         raise ValueError("fp8: expected finite weights")
     scale = (wide.abs().amax(1) / _LARGEST).clamp_min(torch.finfo(torch.float32).tiny)
     data = (wide / scale[:, None]).clamp(-_LARGEST, _LARGEST).to(DTYPE)
-    return Fp8Weight(data.contiguous(), scale)
+    return Fp8Weight(_together(data.view(torch.uint8)).view(DTYPE), scale)
 
 
 def quantise_layer(layer: LayerWeights) -> LayerWeights:

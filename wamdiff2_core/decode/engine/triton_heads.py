@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 
 from wamdiff2_core.decode.engine.triton_product import (
-    accumulate,
     let_next_begin,
+    multiply,
     norm_factor,
     square_parts,
     wait_for_inputs,
@@ -57,41 +57,32 @@ def turn(
 def project(
     x, weight, scale, squares, head_norm, cos, sin, slot, queries, keys, values, partial, counter, T, eps,
     HQ: tl.constexpr, HKV: tl.constexpr, D: tl.constexpr, K: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, WIDEN: tl.constexpr, PDL: tl.constexpr,
+    HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, WIDEN: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """x (T, K), weight ((HQ + 2 HKV) D, K), its scale if SCALED, squares (PARTS, T) of x, head_norm (HQ + HKV, D).
 
     cos, sin (T, D); slot (T,): where keys and values (slots, HKV, D) go; queries (T, HQ, D). partial: fp32 scratch;
     counter (heads,) int32: zeros, left as zeros. Grid: (heads * 2 * SPLITS,). T fits into BLOCK_M.
     """
-    HALF: tl.constexpr = D // 2
-    AREA: tl.constexpr = HALF * BLOCK_M
+    SIZE: tl.constexpr = D // 2
+    AREA: tl.constexpr = SIZE * BLOCK_M
     CHUNK: tl.constexpr = ((K + SPLITS * BLOCK_K - 1) // (SPLITS * BLOCK_K)) * BLOCK_K
     EVEN: tl.constexpr = K % (SPLITS * BLOCK_K) == 0
     wait_for_inputs(PDL)
     unit = tl.program_id(0)
     head = unit // (2 * SPLITS)
     tokens = tl.arange(0, BLOCK_M)
-    outputs = (unit // SPLITS) * HALF + tl.arange(0, HALF)
-    at_k = (unit % SPLITS) * CHUNK + tl.arange(0, BLOCK_K)
-    x_at = x + tokens[:, None] * K + at_k[None, :]
-    w_at = weight + outputs[:, None].to(tl.int64) * K + at_k[None, :]
-    x_in = tokens[:, None] < T
+    outputs = (unit // SPLITS) * SIZE + tl.arange(0, SIZE)
     parts = 0.0
     if BLOCK_M <= 64:  # with more tokens there are no registers left to keep them in
         parts = square_parts(squares, tokens, T, PARTS)
-    acc = tl.zeros((HALF, BLOCK_M), tl.float32)
-    for k in range(0, CHUNK, BLOCK_K):
-        if EVEN:
-            xs = tl.load(x_at + k, x_in, other=0.0)
-            ws = tl.load(w_at + k)
-        else:
-            k_in = (k + at_k)[None, :] < K
-            xs = tl.load(x_at + k, x_in & k_in, other=0.0)
-            ws = tl.load(w_at + k, k_in, other=0.0)
-        acc = accumulate(xs, ws, acc, True, WIDEN)
+    acc, _ = multiply(
+        x, weight, tokens, outputs, (unit % SPLITS) * CHUNK, T, (HQ + 2 * HKV) * D, K, CHUNK, EVEN, False, True, HALF,
+        BLOCK_M, SIZE, BLOCK_K, True, WIDEN,
+    )  # fmt: skip
     let_next_begin(PDL)
-    inner = tl.arange(0, HALF)[:, None] * BLOCK_M + tokens[None, :]
+    inner = tl.arange(0, SIZE)[:, None] * BLOCK_M + tokens[None, :]
     tl.store(partial + unit * AREA + inner, acc)
     tl.debug_barrier()
     done = tl.atomic_add(counter + head, 1, sem="acq_rel")
@@ -100,15 +91,15 @@ def project(
             factor = norm_factor(parts, K, eps)[None, :]
         else:
             factor = norm_factor(square_parts(squares, tokens, T, PARTS), K, eps)[None, :]
-        a = tl.zeros((HALF, BLOCK_M), tl.float32)
-        b = tl.zeros((HALF, BLOCK_M), tl.float32)
+        a = tl.zeros((SIZE, BLOCK_M), tl.float32)
+        b = tl.zeros((SIZE, BLOCK_M), tl.float32)
         for split in tl.static_range(SPLITS):
             at = partial + (head * 2 * SPLITS + split) * AREA + inner
             a += tl.load(at, cache_modifier=".cg")
             b += tl.load(at + SPLITS * AREA, cache_modifier=".cg")
         if SCALED:
-            at = tl.arange(0, HALF)
+            at = tl.arange(0, SIZE)
             a *= tl.load(scale + head * D + at)[:, None]
-            b *= tl.load(scale + head * D + HALF + at)[:, None]
+            b *= tl.load(scale + head * D + SIZE + at)[:, None]
         turn(a * factor, b * factor, head_norm, cos, sin, slot, queries, keys, values, head, tokens, T, eps, HQ, HKV, D)
         tl.store(counter + head, 0)

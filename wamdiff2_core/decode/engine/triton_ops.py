@@ -9,6 +9,8 @@ which are the fastest there. Products that are none of the model's (all logits, 
 from __future__ import annotations
 
 import math
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -19,16 +21,18 @@ from torch import Tensor
 
 from wamdiff2_core.decode.engine import triton_attend, triton_choose, triton_heads, triton_product, triton_rotate
 from wamdiff2_core.decode.engine.ops import Choice, Shape
-from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight
-from wamdiff2_core.decode.engine.triton_prompt import silu_gate
+from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight, half_of
+from wamdiff2_core.decode.engine.triton_prompt import silu_gate, widened
 from wamdiff2_core.decode.engine.triton_table import (
     BUCKETS,
     HOPPER_SHARED,
     MOST_SPLITS,
     Chunks,
+    Flow,
     Tiles,
     bucket_of,
     chunks_of,
+    flow_of,
     tiles_of,
 )
 
@@ -87,6 +91,7 @@ class TritonOps:
     def __init__(
         self, page_size: int, sizes: Sizes, *, dtype: torch.dtype = torch.bfloat16,
         device: torch.device | str = "cuda", act: str = "silu", fp8: bool = False, pdl: bool = False,
+        flow: bool = False,
     ) -> None:  # fmt: skip
         if act != "silu":
             raise ValueError(f"activation: expected silu, got {act}")
@@ -97,6 +102,8 @@ class TritonOps:
         self.page_size, self.sizes, self.dtype, self.device = page_size, sizes, dtype, torch.device(device)
         self.name = "triton_fp8" if fp8 else "triton"
         self._pdl = pdl
+        # Weights that come in before the kernel in front ends: Hopper's tensor cores, bfloat16, dependent launches.
+        self._flow = flow and pdl and dtype == torch.bfloat16
         self._launch: dict[str, Any] = {"launch_pdl": True} if pdl else {}
         # The interpreter has no bfloat16 product; fp32 is computed in full.
         self._widen = self.device.type == "cpu" or dtype == torch.float32
@@ -105,6 +112,8 @@ class TritonOps:
         self._turn: dict[tuple[str, int], int] = {}
         # What linear_add returned last, and the number of parts that its squares lie in.
         self._summed: tuple[Tensor, int] | None = None
+        # What it returned last for a prompt. Weak: memory of a captured pass serves the next one, too.
+        self._prompt_sum: Callable[[], Tensor | None] = lambda: None
         self._make_scratch()
 
     def _make_scratch(self) -> None:
@@ -118,22 +127,29 @@ class TritonOps:
                 cut = self._tiles(kind, outputs, inputs, bucket)
                 tiles = triton.cdiv(outputs, cut.block_n)
                 parts = max(parts, tiles if kind == "add" else 1)
+                pairs = 2 if kind == "gated" else 1
                 if cut.splits > 1:
-                    pairs = 2 if kind == "gated" else 1
                     floats = max(floats, tiles * cut.splits * bucket * cut.block_n * pairs)
                     counters = max(counters, tiles)
+                flow = flow_of(kind, outputs, inputs, bucket, self._weight_bytes) if self._flow else None
+                if flow is not None:
+                    parts = max(parts, outputs // 64)
+                    floats = max(floats, outputs * flow.splits * bucket * pairs)
+                    counters = max(counters, outputs // 64)
         # The tensor cores take no fewer than 16 outputs, so a half head no smaller than that.
         self._turned = sizes.head_dim >= 32
         if self._turned:
             heads = sizes.heads + 2 * sizes.kv_heads
             for bucket in buckets:
                 cut = self._tiles("heads", heads * sizes.head_dim, sizes.hidden, bucket)
-                floats = max(floats, heads * sizes.head_dim * cut.splits * bucket)
+                floats = max(floats, heads * sizes.head_dim * max(cut.splits, MOST_SPLITS) * bucket)
             counters = max(counters, heads)
         head = min(self._tiles(*sizes.products["head"], bucket).block_n for bucket in buckets)
         pieces = sizes.tokens * triton.cdiv(sizes.vocab, head)
-        splits = sizes.tokens * sizes.heads * MOST_SPLITS
-        counters = max(counters, sizes.tokens * sizes.heads)
+        # Attention shares its places out among programs for twice as many tokens: batches that commit.
+        self._split_tokens = sizes.tokens * (2 if sizes.tokens == BUCKETS[-1] else 1)
+        splits = self._split_tokens * sizes.heads * MOST_SPLITS
+        counters = max(counters, self._split_tokens * sizes.heads)
         self._partial = torch.empty(max(floats, splits * sizes.head_dim), dtype=torch.float32, device=device)
         self._logs = torch.empty(splits, dtype=torch.float32, device=device)
         self._squares = torch.empty(parts * sizes.tokens, dtype=torch.float32, device=device)
@@ -154,10 +170,14 @@ class TritonOps:
         self._usable = torch.empty(sizes.tokens, dtype=torch.bool, device=device)
 
     def _tiles(self, kind: str, outputs: int, inputs: int, bucket: int) -> Tiles:
-        return tiles_of(
+        cut = tiles_of(
             kind, outputs, inputs, bucket, self._weight_bytes, self.dtype.itemsize, self._shared,
             self.sizes.head_dim // 2 if kind == "heads" else 0,
         )  # fmt: skip
+        if self._weight_bytes > 1:
+            return cut
+        # A turn takes whole runs of pairs, and the tensor cores no fewer than 16 inputs of each half.
+        return replace(cut, block_k=max(cut.block_k, 2 * half_of(inputs), 32))
 
     def _output(self, kind: str, tokens: int, width: int) -> Tensor:
         """A buffer (tokens, width). Two take turns, so that what one call returned can go into the next."""
@@ -178,11 +198,22 @@ class TritonOps:
 
     def linear_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
         if len(x) > self.sizes.tokens:
-            return residual + _torch_linear(x, weight)
+            return self._prompt_add(x, weight, residual)
         return self._product("add", x, weight, weight.shape[0], residual=residual)
 
-    def _check(self, x: Tensor, weight: Weight) -> tuple[Tensor, Tensor, bool]:
-        """(weight's values, its scales or a stand-in, whether it is 8-bit); the kernels take addresses on trust."""
+    def _prompt_add(self, x: Tensor, weight: Weight, residual: Tensor) -> Tensor:
+        """On top of the residual where that is a sum of ours, which nobody needs any more: the product adds it up."""
+        if self._prompt_sum() is not residual:
+            residual = residual.clone()
+        total = residual.addmm_(x, _plain(weight, x.dtype).T)
+        self._prompt_sum = weakref.ref(total)
+        return total
+
+    def _check(self, x: Tensor, weight: Weight) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """(weight's values or 16-bit words, its scales or a stand-in, how the kernels are to read it).
+
+        The kernels take addresses on trust.
+        """
         scaled = isinstance(weight, Fp8Weight)
         data, scale = (weight.data, weight.scale) if isinstance(weight, Fp8Weight) else (weight, weight)
         if x.dtype != self.dtype or data.dtype != (DTYPE if scaled else self.dtype):
@@ -191,15 +222,19 @@ class TritonOps:
             raise ValueError(
                 f"triton kernels: x {tuple(x.shape)} and weight {tuple(data.shape)} do not fit, or are strided"
             )
-        return data, scale, scaled
+        read = {"SCALED": scaled, "HALF": weight.half if isinstance(weight, Fp8Weight) else 0}
+        return data.view(torch.int16) if scaled else data, scale, read
 
     def _product(
         self, kind: str, x: Tensor, weight: Weight, outputs: int, *, eps: float = 0.0, residual: Tensor | None = None
     ) -> Tensor:
-        data, scale, scaled = self._check(x, weight)
+        data, scale, read = self._check(x, weight)
         tokens, inputs = x.shape
         if residual is not None and (residual.shape != (tokens, outputs) or not residual.is_contiguous()):
             raise ValueError(f"triton kernels: expected a residual {(tokens, outputs)}, got {tuple(residual.shape)}")
+        flow = self._flowing(kind, tokens, outputs, inputs)
+        if flow is not None:
+            return self._flow_product(kind, x, (data, scale, read["HALF"]), residual, outputs, eps, flow)
         block_m, cut = self._cut(kind, tokens, outputs, inputs)
         out = self._output("product", tokens, outputs)
         tiles = triton.cdiv(outputs, cut.block_n)
@@ -211,10 +246,38 @@ class TritonOps:
             self._summed = (out, tiles) if small else None
         triton_product.product[(tiles * cut.splits, triton.cdiv(tokens, block_m))](
             x, data, scale, squares, residual, out, self._partial, self._counter, tokens, outputs, inputs, eps,
-            NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", SCALED=scaled, PARTS=parts,
+            NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", PARTS=parts, **read,
             BLOCK_M=block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, SPLITS=cut.splits,
             FLIP=cut.flip, WIDEN=self._widen, PDL=self._pdl,
             num_warps=cut.warps, num_stages=cut.stages, **self._launch,
+        )  # fmt: skip
+        return out
+
+    def _flowing(self, kind: str, tokens: int, outputs: int, inputs: int) -> Flow | None:
+        """The cut for a product of the model's whose weights come in ahead; None: another kernel runs it."""
+        if not self._flow or ("norm" if kind == "heads" else kind, outputs, inputs) not in self._known:
+            return None
+        return flow_of(kind, outputs, inputs, bucket_of(tokens), self._weight_bytes)
+
+    def _flow_product(
+        self, kind: str, x: Tensor, weight: tuple[Tensor, Tensor, int], residual: Tensor | None, outputs: int,
+        eps: float, flow: Flow,
+    ) -> Tensor:  # fmt: skip
+        """weight: its values or words, scales, and how far the numbers of a word lie apart."""
+        from wamdiff2_core.decode.engine import gluon_product
+
+        (data, scale, half), (tokens, inputs) = weight, x.shape
+        out = self._output("product", tokens, outputs)
+        if residual is None:
+            residual, (squares, parts) = x, self._squares_of(x)
+        else:
+            squares, parts = self._squares, 1
+            self._summed = (out, outputs // 64)
+        gluon_product.product[(outputs // 64 * flow.splits,)](
+            x, data, scale, squares, residual, out, self._partial, self._counter, tokens, eps, N=outputs, K=inputs,
+            NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", HALF=half, PARTS=parts,
+            SIZE=triton.next_power_of_2(parts), BLOCK_M=bucket_of(tokens), BLOCK_K=flow.block_k, SPLITS=flow.splits,
+            STAGES=flow.stages, EARLY=flow.early, WARPS=flow.warps, PDL=self._pdl, num_warps=flow.warps, **self._launch,
         )  # fmt: skip
         return out
 
@@ -260,19 +323,32 @@ class TritonOps:
         if len(x) > self.sizes.tokens or not self._turned:
             heads = self.norm_linear(x, qkv, shape.eps)
             return self.rotate_append(heads, head_norm, cos, sin, slot, keys, values, shape)
-        data, scale, scaled = self._check(x, qkv)
+        data, scale, read = self._check(x, qkv)
         tokens, heads = len(x), shape.heads + 2 * shape.kv_heads
-        if data.shape != (heads * size, inputs):
-            raise ValueError(f"triton kernels: expected qkv {(heads * size, inputs)}, got {tuple(data.shape)}")
+        if qkv.shape != (heads * size, inputs):
+            raise ValueError(f"triton kernels: expected qkv {(heads * size, inputs)}, got {tuple(qkv.shape)}")
         if not all(one.is_contiguous() for one in (head_norm, cos, sin, slot)):
             raise ValueError("triton kernels: expected contiguous head_norm, cos, sin and slot")
         self._check_cache(keys, values, shape)
         out = self._output("queries", tokens, shape.heads * size).view(tokens, shape.heads, size)
         bucket = bucket_of(tokens)
+        flow = self._flowing("heads", tokens, heads * size, inputs) if size == 128 else None
+        if flow is not None:
+            from wamdiff2_core.decode.engine import gluon_product
+
+            squares, parts = self._squares_of(x)
+            gluon_product.project[(heads * 2 * flow.splits,)](
+                x, data, scale, squares, head_norm, cos, sin, slot, out, keys, values, self._partial, self._counter,
+                tokens, shape.eps, HQ=shape.heads, HKV=shape.kv_heads, K=inputs, HALF=read["HALF"], PARTS=parts,
+                SIZE=triton.next_power_of_2(parts), BLOCK_M=bucket, BLOCK_K=flow.block_k, SPLITS=flow.splits,
+                STAGES=flow.stages, EARLY=flow.early, WARPS=flow.warps, PDL=self._pdl, num_warps=flow.warps,
+                **self._launch,
+            )  # fmt: skip
+            return out
         cut, (squares, parts) = self._tiles("heads", heads * size, inputs, bucket), self._squares_of(x)
         triton_heads.project[(heads * 2 * cut.splits,)](
             x, data, scale, squares, head_norm, cos, sin, slot, out, keys, values, self._partial, self._counter,
-            tokens, shape.eps, HQ=shape.heads, HKV=shape.kv_heads, D=size, K=inputs, SCALED=scaled, PARTS=parts,
+            tokens, shape.eps, HQ=shape.heads, HKV=shape.kv_heads, D=size, K=inputs, PARTS=parts, **read,
             BLOCK_M=bucket, BLOCK_K=cut.block_k, SPLITS=cut.splits, WIDEN=self._widen, PDL=self._pdl,
             num_warps=cut.warps, num_stages=cut.stages, **self._launch,
         )  # fmt: skip
@@ -299,7 +375,8 @@ class TritonOps:
         fixed |= {"SPLITS": cut.splits, "PDL": self._pdl, **self._launch}
         triton_attend.attend[(cut.splits, shape.kv_heads, rows * tiles)](
             q, keys, values, pages, limit, out, self._partial, self._logs, self._counter, width, pages.stride(0),
-            shape.scale * _LOG2_E, HKV=shape.kv_heads, PAGE=self.page_size, FUSED=cut.fused, WIDEN=self._widen,
+            shape.scale * _LOG2_E, HKV=shape.kv_heads, PAGE=self.page_size, FUSED=cut.fused,
+            ROW=triton.next_power_of_2(width) if cut.ahead else 0, WIDEN=self._widen,
             num_warps=cut.warps, num_stages=cut.stages, **fixed,
         )  # fmt: skip
         if cut.splits > 1 and not cut.fused:
@@ -311,12 +388,12 @@ class TritonOps:
     def _chunks(self, rows: int, width: int, group: int, pages: int, shape: Shape) -> Chunks:
         return chunks_of(
             rows, width, group, shape.kv_heads, pages * self.page_size, shape.head_dim,
-            rows * width <= self.sizes.tokens, self.dtype.itemsize, self._shared,
+            rows * width <= self._split_tokens, self.dtype.itemsize, self._shared,
         )  # fmt: skip
 
     def choose(self, x: Tensor, head: Weight, allowed: Tensor | None, forbidden: int, eps: float) -> Choice:
-        data, scale, scaled = self._check(x, head)
-        tokens, (vocab, inputs) = len(x), data.shape
+        data, scale, read = self._check(x, head)
+        tokens, (vocab, inputs) = len(x), head.shape
         if tokens > self.sizes.tokens:
             raise ValueError(f"triton kernels: choosing for {tokens} tokens, scratch is for {self.sizes.tokens}")
         block_m, cut = self._cut("choose", tokens, vocab, inputs)
@@ -325,7 +402,7 @@ class TritonOps:
         squares, parts = self._squares_of(x)
         triton_choose.best_of_tile[(tiles, triton.cdiv(tokens, block_m))](
             x, data, scale, squares, x if allowed is None else allowed, *pieces, tokens, forbidden,
-            triton.cdiv(vocab, 32), vocab, inputs, eps, LIMITED=allowed is not None, SCALED=scaled, PARTS=parts,
+            triton.cdiv(vocab, 32), vocab, inputs, eps, LIMITED=allowed is not None, PARTS=parts, **read,
             BLOCK_M=block_m, BLOCK_N=cut.block_n, BLOCK_K=cut.block_k, FLIP=cut.flip, WIDEN=self._widen,
             PDL=self._pdl,
             num_warps=cut.warps, num_stages=cut.stages, **self._launch,
@@ -338,10 +415,13 @@ class TritonOps:
 
 
 def _torch_linear(x: Tensor, weight: Weight) -> Tensor:
-    """PyTorch's product, for many tokens. An 8-bit weight is widened for it: bfloat16 holds every e4m3 number."""
-    if isinstance(weight, Fp8Weight):
-        return F.linear(x, weight.data.to(x.dtype)) * weight.scale.to(x.dtype)
-    return F.linear(x, weight)
+    """PyTorch's product, for many tokens."""
+    return F.linear(x, _plain(weight, x.dtype))
+
+
+def _plain(weight: Weight, dtype: torch.dtype) -> Tensor:
+    """As PyTorch's products take it. An 8-bit weight is widened for it: bfloat16 holds every e4m3 number."""
+    return widened(weight, dtype) if isinstance(weight, Fp8Weight) else weight
 
 
 def _shared_bytes(device: torch.device) -> int:

@@ -49,6 +49,110 @@ def accumulate(x, w, acc, FLIP: tl.constexpr, WIDEN: tl.constexpr):
     return acc
 
 
+# Two e4m3 numbers of one 16-bit word, for two words at a time: sign and the seven bits behind it go to their places in
+# a bfloat16, whose exponent counts from 120 further down; the product with 2 ** 120 is exact, also for the numbers that
+# have no leading one.
+UNPACK_TEXT = """{
+    .reg .b32 sign, rest, far, none;
+    mov.b32 far, 0x7b807b80;
+    mov.b32 none, 0x80008000;
+    and.b32 sign, $2, 0x00800080;
+    shl.b32 sign, sign, 8;
+    and.b32 rest, $2, 0x007f007f;
+    shl.b32 rest, rest, 4;
+    or.b32 rest, rest, sign;
+    fma.rn.bf16x2 $0, rest, far, none;
+    and.b32 rest, $2, 0x7f007f00;
+    shr.u32 rest, rest, 4;
+    and.b32 sign, $2, 0x80008000;
+    or.b32 rest, rest, sign;
+    fma.rn.bf16x2 $1, rest, far, none;
+}"""
+UNPACK = tl.constexpr(UNPACK_TEXT)
+
+
+@triton.jit
+def from_e4m3(byte):
+    """The fp32 number of an e4m3 byte in an int32."""
+    bits = ((byte & 0x80) << 24) | ((byte & 0x7F) << 20)
+    return bits.to(tl.float32, bitcast=True) * 1.329227995784916e36  # 2 ** 120
+
+
+@triton.jit
+def unpack(pairs, WIDEN: tl.constexpr):
+    """Low and high bytes of 16-bit words as numbers: bfloat16, or fp32 if WIDEN."""
+    if WIDEN:
+        wide = pairs.to(tl.int32)
+        low, high = from_e4m3(wide & 0xFF), from_e4m3((wide >> 8) & 0xFF)
+    else:
+        low, high = tl.inline_asm_elementwise(
+            UNPACK, "=r,=r,r", [pairs], dtype=(tl.bfloat16, tl.bfloat16), is_pure=True, pack=2
+        )
+    return low, high
+
+
+@triton.jit
+def multiply(
+    x, weight, tokens, rows, begin, T, N: tl.constexpr, K: tl.constexpr, CHUNK: tl.constexpr, EVEN: tl.constexpr,
+    GATED: tl.constexpr, FULL: tl.constexpr, HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, FLIP: tl.constexpr, WIDEN: tl.constexpr,
+):  # fmt: skip
+    """Sums over CHUNK inputs from `begin` on of x (T, K) at `tokens` times weight (., K) at `rows`.
+
+    (BLOCK_M, BLOCK_N), or the other way round if FLIP. GATED: also those with the rows N further on, else zeros. FULL:
+    all rows exist, EVEN: all inputs do. HALF: weights are pairs of 8-bit numbers, see `Fp8Weight`; 0: they are of x's
+    type.
+    """
+    if FLIP:
+        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+        acc_up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    else:
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        acc_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    WORDS: tl.constexpr = 2 if HALF > 0 else 1
+    at_w = tl.arange(0, BLOCK_K // WORDS)
+    at_k = begin + at_w
+    if HALF > 0:
+        at_k = begin + at_w // HALF * (2 * HALF) + at_w % HALF
+    x_at = x + tokens[:, None].to(tl.int64) * K + at_k[None, :]
+    w_at = weight + rows[:, None].to(tl.int64) * (K // WORDS) + (begin // WORDS + at_w)[None, :]
+    x_in = tokens[:, None] < T
+    w_in = rows[:, None] < N
+    for k in range(0, CHUNK, BLOCK_K):
+        k_in = (k + at_k)[None, :] < K
+        if EVEN:
+            xs = tl.load(x_at + k, x_in, other=0.0)
+        else:
+            xs = tl.load(x_at + k, x_in & k_in, other=0.0)
+        if EVEN and FULL:
+            ws = tl.load(w_at + k // WORDS)
+        else:
+            ws = tl.load(w_at + k // WORDS, w_in & k_in, other=0)
+        us = ws
+        if GATED:
+            if EVEN and FULL:
+                us = tl.load(w_at + N * (K // WORDS) + k // WORDS)
+            else:
+                us = tl.load(w_at + N * (K // WORDS) + k // WORDS, w_in & k_in, other=0)
+        if HALF == 0:
+            acc = accumulate(xs, ws, acc, FLIP, WIDEN)
+            if GATED:
+                acc_up = accumulate(xs, us, acc_up, FLIP, WIDEN)
+        else:
+            if EVEN:
+                far = tl.load(x_at + k + HALF, x_in, other=0.0)
+            else:
+                far = tl.load(x_at + k + HALF, x_in & k_in, other=0.0)
+            low, high = unpack(ws, WIDEN)
+            acc = accumulate(xs, low, acc, FLIP, WIDEN)
+            acc = accumulate(far, high, acc, FLIP, WIDEN)
+            if GATED:
+                low, high = unpack(us, WIDEN)
+                acc_up = accumulate(xs, low, acc_up, FLIP, WIDEN)
+                acc_up = accumulate(far, high, acc_up, FLIP, WIDEN)
+    return acc, acc_up
+
+
 @triton.jit
 def square_parts(squares, tokens, T, PARTS: tl.constexpr):
     """squares (PARTS, T), rounded up to a power of two: read before a product and added up behind it, nobody waits."""
@@ -109,14 +213,14 @@ def finish(
 def product(
     x, weight, scale, squares, residual, out, partial, counter, T, N: tl.constexpr, K: tl.constexpr, eps,
     NORM: tl.constexpr, GATED: tl.constexpr, ADD: tl.constexpr, SCALED: tl.constexpr, PARTS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr,
+    HALF: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SPLITS: tl.constexpr,
     FLIP: tl.constexpr, WIDEN: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """x (T, K) times weight (N, K; 2 N if GATED) into out (T, N). Grid: (output tiles * SPLITS, token tiles).
 
-    scale (N or 2 N,): of each output of an 8-bit weight, if SCALED. squares: (PARTS, T) of x, read, if NORM; (output
-    tiles, T) of the result, written, if ADD. residual (T, N) if ADD. partial: fp32 scratch; counter (output tiles,)
-    int32: zeros, left as zeros. SPLITS > 1 wants a single token tile.
+    scale (N or 2 N,): of each output of an 8-bit weight, if SCALED; HALF: see `multiply`. squares: (PARTS, T) of x,
+    read, if NORM; (output tiles, T) of the result, written, if ADD. residual (T, N) if ADD. partial: fp32 scratch;
+    counter (output tiles,) int32: zeros, left as zeros. SPLITS > 1 wants a single token tile.
     """
     TILES: tl.constexpr = (N + BLOCK_N - 1) // BLOCK_N
     CHUNK: tl.constexpr = ((K + SPLITS * BLOCK_K - 1) // (SPLITS * BLOCK_K)) * BLOCK_K
@@ -127,39 +231,14 @@ def product(
     wait_for_inputs(PDL)
     tokens = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     outputs = tile * BLOCK_N + tl.arange(0, BLOCK_N)
-    at_k = begin + tl.arange(0, BLOCK_K)
-    x_at = x + tokens[:, None].to(tl.int64) * K + at_k[None, :]
-    w_at = weight + outputs[:, None].to(tl.int64) * K + at_k[None, :]
-    if FLIP:
-        acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-        acc_up = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    else:
-        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-        acc_up = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     x_in = tokens[:, None] < T
     parts = 0.0
     if NORM:
         parts = square_parts(squares, tokens, T, PARTS)
-    w_in = outputs[:, None] < N
-    for k in range(0, CHUNK, BLOCK_K):
-        if EVEN:
-            xs = tl.load(x_at + k, x_in, other=0.0)
-            if N % BLOCK_N == 0:
-                ws = tl.load(w_at + k)
-            else:
-                ws = tl.load(w_at + k, w_in, other=0.0)
-        else:
-            k_in = (k + at_k)[None, :] < K
-            xs = tl.load(x_at + k, x_in & k_in, other=0.0)
-            ws = tl.load(w_at + k, w_in & k_in, other=0.0)
-        acc = accumulate(xs, ws, acc, FLIP, WIDEN)
-        if GATED:
-            if EVEN and N % BLOCK_N == 0:
-                us = tl.load(w_at + N * K + k)
-            else:
-                k_in = (k + at_k)[None, :] < K
-                us = tl.load(w_at + N * K + k, w_in & k_in, other=0.0)
-            acc_up = accumulate(xs, us, acc_up, FLIP, WIDEN)
+    acc, acc_up = multiply(
+        x, weight, tokens, outputs, begin, T, N, K, CHUNK, EVEN, GATED, N % BLOCK_N == 0, HALF, BLOCK_M, BLOCK_N,
+        BLOCK_K, FLIP, WIDEN,
+    )  # fmt: skip
     let_next_begin(PDL)
     if FLIP:
         acc = tl.trans(acc)

@@ -11,6 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wamdiff2_core.decode.engine.triton_fp8 import Fp8Weight
+from wamdiff2_core.decode.engine.triton_product import unpack
+
 _PAIRS = 1024  # of numbers that turn together, most a program
 _TYPES = (torch.bfloat16, torch.float32)
 
@@ -63,7 +66,7 @@ def turned_heads(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]
         raise TypeError(f"turned heads: expected {_TYPES} and angles in float32, got {qkv.dtype} and {cos.dtype}")
     if qkv.shape[2] != 3 or size % 2 or cos.shape != (n, size) or sin.shape != (n, size):
         raise ValueError(f"turned heads: qkv {tuple(qkv.shape)} and angles {tuple(cos.shape)} do not fit")
-    _check(qkv, cos, sin)
+    check_inputs(qkv, cos, sin)
     out = torch.empty(2, rows, n, heads, size, dtype=qkv.dtype, device=qkv.device)
     block_d = triton.next_power_of_2(size // 2)
     block_h = min(triton.next_power_of_2(2 * heads), max(1, _PAIRS // block_d))
@@ -76,6 +79,32 @@ def turned_heads(qkv: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]
     return q, k
 
 
+@triton.jit
+def widen(words, scale, out, K: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr, WIDEN: tl.constexpr):
+    """Grid: (outputs, blocks of words). words (O, K / 2) as in `Fp8Weight`, out (O, K) in the order of the inputs."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < K // 2
+    low, high = unpack(tl.load(words + row * (K // 2) + at, inside, other=0), WIDEN)
+    factor = tl.load(scale + row)
+    target = out + row * K + at // HALF * (2 * HALF) + at % HALF
+    tl.store(target, (low.to(tl.float32) * factor).to(out.dtype.element_ty), inside)
+    tl.store(target + HALF, (high.to(tl.float32) * factor).to(out.dtype.element_ty), inside)
+
+
+def widened(weight: Fp8Weight, dtype: torch.dtype) -> Tensor:
+    """`Fp8Weight.widened` in one pass over the memory."""
+    outputs, inputs = weight.shape
+    out = torch.empty(outputs, inputs, dtype=dtype, device=weight.data.device)
+    block = min(1024, triton.next_power_of_2(inputs // 2))
+    whole = dtype == torch.float32 or out.device.type == "cpu"  # the interpreter knows no assembly
+    widen[(outputs, triton.cdiv(inputs // 2, block))](
+        weight.data.view(torch.int16), weight.scale, out, K=inputs, HALF=weight.half, BLOCK=block, WIDEN=whole,
+        num_warps=4,
+    )  # fmt: skip
+    return out
+
+
 def silu_gate(gate_up: Tensor) -> Tensor:
     """silu(gate) * up (T, I) of gate_up (T, 2 I), gates first, in float32 and rounded once.
 
@@ -85,7 +114,7 @@ def silu_gate(gate_up: Tensor) -> Tensor:
         raise TypeError(f"gate: expected {_TYPES}, got {gate_up.dtype}")
     if gate_up.dim() != 2 or gate_up.shape[1] % 2:
         raise ValueError(f"gate: expected (T, 2 I), got {tuple(gate_up.shape)}")
-    _check(gate_up)
+    check_inputs(gate_up)
     tokens, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty(tokens, width, dtype=gate_up.dtype, device=gate_up.device)
     block = min(1024, triton.next_power_of_2(width))
@@ -93,7 +122,7 @@ def silu_gate(gate_up: Tensor) -> Tensor:
     return out
 
 
-def _check(*tensors: Tensor) -> None:
+def check_inputs(*tensors: Tensor) -> None:
     """The kernels take addresses on trust, and know no gradient."""
     if not all(one.is_contiguous() and one.device == tensors[0].device for one in tensors):
         raise ValueError("triton kernels: expected contiguous tensors of one device")

@@ -36,7 +36,8 @@ class Tiles:
 class Chunks:
     """The cut of one attention call: block_m queries (heads of a group beside one another), block_k places a turn.
 
-    splits: programs along the places. fused: the last of them to finish adds up, else a second kernel does.
+    splits: programs along the places. fused: the last of them to finish adds up, else a second kernel does. ahead: the
+    first keys and values are read before the kernel in front has ended, if they are older than the pass.
     """
 
     block_m: int
@@ -45,6 +46,23 @@ class Chunks:
     warps: int
     stages: int
     fused: bool
+    ahead: bool = False
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The cut of a product whose weights come in ahead (gluon_product): 64 outputs, or pairs of them, a program.
+
+    block_k: inputs a turn, a multiple of 128 for 8-bit weights; stages: turns in shared memory; early: the next kernel
+    may begin when the last loads are under way, not only when they are there. Two programs have to fit into a processor
+    at once.
+    """
+
+    block_k: int
+    splits: int
+    stages: int
+    early: bool = False
+    warps: int = 4
 
 
 Key = tuple[str, int, int, int, int]
@@ -56,31 +74,16 @@ TABLE: dict[Key, Tiles] = {
     ("add", 2048, 6144, 16, 2): Tiles(64, 128, 3, 4, 6, True),  # 9.8 us
     ("gated", 6144, 2048, 16, 2): Tiles(64, 128, 1, 4, 4, True),  # 16.6 us
     ("choose", 151936, 2048, 16, 2): Tiles(128, 64, 1, 4, 8, True),  # 157.9 us
-    ("heads", 4096, 2048, 16, 1): Tiles(64, 128, 8, 4, 3, True),  # 11.0 us
-    ("add", 2048, 2048, 16, 1): Tiles(32, 64, 4, 4, 8),  # 5.6 us
-    ("add", 2048, 6144, 16, 1): Tiles(32, 256, 8, 4, 4),  # 9.1 us
-    ("gated", 6144, 2048, 16, 1): Tiles(32, 128, 2, 4, 6),  # 15.3 us
-    ("choose", 151936, 2048, 16, 1): Tiles(128, 128, 1, 8, 4, True),  # 125.7 us
     ("heads", 4096, 2048, 32, 2): Tiles(64, 256, 2, 4, 4, True),  # 9.7 us
     ("add", 2048, 2048, 32, 2): Tiles(64, 128, 4, 4, 5, True),  # 5.7 us
     ("add", 2048, 6144, 32, 2): Tiles(64, 128, 4, 4, 5, True),  # 9.8 us
     ("gated", 6144, 2048, 32, 2): Tiles(64, 64, 1, 4, 6, True),  # 16.1 us
     ("choose", 151936, 2048, 32, 2): Tiles(128, 128, 1, 4, 5, True),  # 159.5 us
-    ("heads", 4096, 2048, 32, 1): Tiles(64, 256, 4, 4, 3, True),  # 11.1 us
-    ("add", 2048, 2048, 32, 1): Tiles(64, 128, 4, 4, 5, True),  # 7.0 us
-    ("add", 2048, 6144, 32, 1): Tiles(64, 256, 8, 4, 3, True),  # 11.5 us
-    ("gated", 6144, 2048, 32, 1): Tiles(64, 128, 4, 4, 3, True),  # 17.9 us
-    ("choose", 151936, 2048, 32, 1): Tiles(128, 128, 1, 4, 3, True),  # 135.7 us
     ("heads", 4096, 2048, 64, 2): Tiles(64, 128, 2, 4, 6, True),  # 11.2 us
     ("add", 2048, 2048, 64, 2): Tiles(32, 128, 2, 4, 5),  # 6.5 us
     ("add", 2048, 6144, 64, 2): Tiles(64, 128, 4, 8, 4, True),  # 11.8 us
     ("gated", 6144, 2048, 64, 2): Tiles(64, 128, 1, 4, 4, True),  # 18.3 us
     ("choose", 151936, 2048, 64, 2): Tiles(128, 64, 1, 4, 3, True),  # 167.7 us
-    ("heads", 4096, 2048, 64, 1): Tiles(64, 128, 2, 4, 8, True),  # 14.2 us
-    ("add", 2048, 2048, 64, 1): Tiles(32, 256, 2, 4, 5),  # 8.5 us
-    ("add", 2048, 6144, 64, 1): Tiles(64, 128, 4, 4, 5, True),  # 14.2 us
-    ("gated", 6144, 2048, 64, 1): Tiles(32, 128, 2, 4, 3),  # 23.9 us
-    ("choose", 151936, 2048, 64, 1): Tiles(128, 128, 1, 8, 3, True),  # 162.1 us
     ("heads", 4096, 2048, 128, 2): Tiles(64, 64, 2, 8, 8, True),
     ("add", 2048, 2048, 128, 2): Tiles(32, 64, 2, 8, 6),  # 7.9 us
     ("add", 2048, 6144, 128, 2): Tiles(64, 64, 4, 8, 8),  # 14.5 us
@@ -96,6 +99,9 @@ ATTEND: dict[tuple[int, int, int, int], Chunks] = {
     (3, 64, 8, 128): Chunks(64, 32, 4, 4, 3, False),  # 15.8 us
 }
 """Measured cuts of attention: (rows, queries of a row and key head, key heads, head size)."""
+FLOW: dict[Key, Flow] = {}
+"""Measured cuts of products whose weights come in ahead; others go by `flow_of`'s rule."""
+_FLOW_SHARED = 110 * 1024
 MOST_SPLITS = 16
 """What scratch is made for; splits are powers of two."""
 
@@ -124,6 +130,24 @@ def tiles_of(
     return derive(kind, outputs, inputs, bucket, weight_bytes, value_bytes, shared, fixed_n)
 
 
+def flow_of(kind: str, outputs: int, inputs: int, bucket: int, weight_bytes: int = 2) -> Flow | None:
+    """The cut of a product whose weights come in ahead; None: not made for these sizes."""
+    found = FLOW.get((kind, outputs, inputs, bucket, weight_bytes))
+    if found is not None:
+        return found
+    # Two 8-bit numbers that share a word lie 64 inputs apart.
+    rows, block_k, splits = 2 if kind == "gated" else 1, 64 if weight_bytes == 2 else 128, 1
+    if outputs % 64 or inputs % block_k or kind == "choose":
+        return None
+    while outputs // 64 * splits * 2 <= _PROCESSORS and inputs // (splits * 2) >= 4 * block_k:
+        splits *= 2
+    if inputs % (splits * block_k):
+        return None
+    turns = inputs // (splits * block_k)
+    stages = min(8, _FLOW_SHARED // (block_k * (64 * rows * weight_bytes + 2 * bucket)), turns)
+    return Flow(block_k, splits, stages, warps=8 if bucket == 128 else 4) if stages >= 3 else None
+
+
 def derive(
     kind: str, outputs: int, inputs: int, bucket: int, weight_bytes: int, value_bytes: int = 2,
     shared: int = HOPPER_SHARED, fixed_n: int = 0,
@@ -136,7 +160,7 @@ def derive(
     if value_bytes == 4:  # no tensor cores: small blocks, or the registers overflow
         block_n, block_k = 32 // rows, 32
     else:
-        block_n, block_k = 128 if kind == "choose" else 64, 128 if bucket <= 32 else 64
+        block_n, block_k = 128 if kind == "choose" else 64, 128 if bucket <= 32 or weight_bytes == 1 else 64
     block_n = fixed_n or min(block_n, max(16, 1 << (outputs - 1).bit_length()))
     block_k = min(block_k, max(16, 1 << (inputs - 1).bit_length()))
     tiles = -(-outputs // block_n)
@@ -144,7 +168,8 @@ def derive(
     if kind != "choose":
         while tiles * splits * 2 <= _PROCESSORS and inputs // (splits * 2) >= 4 * block_k:
             splits *= 2
-    warps = 8 if bucket * block_n * rows >= 128 * 128 or (kind == "heads" and bucket == 128) else 4
+    large = 128 * 64 if weight_bytes == 1 else 128 * 128  # 8-bit weights pass through registers
+    warps = 8 if bucket * block_n * rows >= large or (kind == "heads" and bucket == 128) else 4
     turn = block_k * (rows * block_n * weight_bytes + bucket * value_bytes)
     stages = max(1, min(5, (shared - _SPARE) // turn, -(-inputs // (splits * block_k)) + 1))
     return Tiles(block_n, block_k, splits, warps, stages, flip=value_bytes == 2 and block_n >= 64)
