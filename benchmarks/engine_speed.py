@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import speed_frames, speed_rows, speed_transformers
+from benchmarks import speed_dial, speed_frames, speed_rows, speed_transformers
 from benchmarks.speed_report import headlines, rounded, write_report
 from benchmarks.speed_setup import REAL, TINY, Setup
 from wamdiff2_core.evaluate.machine import machine
@@ -38,6 +38,7 @@ ROWS: dict[str, Callable[[Setup], dict[str, Any]]] = {
     "engine_ar": speed_rows.engine_ar,
     "engine_step_fp8": speed_rows.engine_step_fp8,
     "batch3": speed_rows.batch3,
+    "dial": speed_dial.dial,
     "frames": speed_frames.frames,
     "hf_graph_ar": speed_transformers.graph_ar,
     "hf_eager_ar": speed_transformers.eager_ar,

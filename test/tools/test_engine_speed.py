@@ -14,18 +14,21 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import engine_speed, speed_rows  # noqa: E402
+from benchmarks import engine_speed, speed_dial, speed_rows  # noqa: E402
 from benchmarks.speed_report import AIMS, HEADLINES, Aim, headlines, write_report  # noqa: E402
 from benchmarks.speed_setup import TINY, Setup, fixed, quantile  # noqa: E402
 from wamdiff2_core.decode.engine import flashinfer_ops, kernel_sets  # noqa: E402
 from wamdiff2_core.decode.engine.flashinfer_checks import Finding  # noqa: E402
-from wamdiff2_core.errors import ConfigError  # noqa: E402
+from wamdiff2_core.errors import ConfigError, DataError  # noqa: E402
 
 SMALL = replace(TINY, prefixes=(20,), tokens=40, slow_tokens=2, frames={"3 cameras of 600": ((1, 4, 4),) * 3})
 PASSES = [
     {"pass": "narrow", "block_size": 32, "tokens": 32, "prefix": 20, "ms": 1.25, "bytes": 4e9, "flops": 1e11},
     {"pass": "first", "block_size": 32, "tokens": 20, "prefix": 0, "ms": 9.0, "bytes": 4e9, "flops": 1e12},
 ]
+PAIR = {
+    "from": 32, "to": 1, "changed_ms": 9.0, "same_ms": 8.5, "difference_ms": 0.5, "largest_ms": 3.0, "changes": 7,
+}  # fmt: skip
 STAGES = {name: {"p50": ms, "p99": 2 * ms} for name, ms in (("vision", 9.0), ("prefill", 8.0), ("decode", 20.0))}
 ROWS: dict[str, Any] = {
     "copy": {"tb_s": 4.2},
@@ -36,10 +39,11 @@ ROWS: dict[str, Any] = {
     "hf_eager_ar": {"prefixes": {"20": {"tps": 15.0}}},
     "hf_graph_ar": {"prefixes": {"20": {"tps": 170.0}}},
     "batch3": {"speedup": 2.5},
+    "dial": {"pairs": [PAIR, PAIR | {"from": 1, "to": 32, "difference_ms": 0.75}, PAIR | {"difference_ms": -0.5}]},
     "frames": {"frames": {"3 cameras of 600": {"ms": STAGES | {"total": {"p50": 37.0, "p99": 44.0}}, "prompt": 1900}}},
 }
 WANTED = dict(
-    zip(HEADLINES, (1.25, 0.9, 600.0, 3000.0, 15.0, 170.0, 2.5, 44.0, 4.2), strict=True)
+    zip(HEADLINES, (1.25, 0.9, 600.0, 3000.0, 15.0, 170.0, 2.5, 0.75, 44.0, 4.2), strict=True)
 )  # fmt: skip
 
 
@@ -155,7 +159,49 @@ def test_the_report_has_tables_ratios_errors_and_plots(tmp_path: Path) -> None:
     assert "(`tps_hf_eager_ar`) | 15 | baseline |" in text and "(`copy_tb_s`) | 4.2 | - |  |" in text
     assert "| bf16, narrow, B = 32 | 32 | 20 | 1.25 | 3.20 | 76% |" in text
     assert "`ladder` failed: CaptureError: pass x" in text and "8 steps a block | 3,000 | 673.4 |" in text
+    assert "median of the dearest pair, ms (`dial_ms`) | 0.75 | <= 5 | reached |" in text
+    assert "| 32 to 1 | 9 | 8.5 | 0.5 | 3 | 7 |" in text and "| 1 to 32 | 9 | 8.5 | 0.75 | 3 | 7 |" in text
     assert {path.name for path in tmp_path.iterdir()} == {"engine_stages.png", "engine_roofline.png"}
+    older = {name: value for name, value in report.items() if name != "dial_ms"}
+    older["rows"] = {name: row for name, row in rows.items() if name != "dial"}
+    text = write_report(older, tmp_path)
+    assert "(`dial_ms`) | - | <= 5 | not measured |" in text and "| block size, ms of a call |" not in text
+
+
+def test_the_dial_row_counts_changes_and_captures(run) -> None:
+    code, told = run("--rows", "dial")
+    row = told["rows"]["dial"]
+    assert code == 0 and [(one["from"], one["to"]) for one in row["pairs"]] == list(speed_dial.PAIRS)
+    assert row["captures_before"] == row["captures_after"] >= 4 * len(speed_dial.SIZES)
+    for one in row["pairs"]:
+        assert min(one["changed_ms"], one["same_ms"]) > 0 and one["largest_ms"] >= one["difference_ms"]
+        assert one["changes"] >= speed_dial.LEAST
+    assert told["dial_ms"] == max(0.0, *(one["difference_ms"] for one in row["pairs"]))
+
+
+def test_a_capture_among_the_changes_fails_the_dial_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed_dial, "SIZES", (1, 4, 8, 16))  # the changes to 32 come without a warm-up
+    with pytest.raises(DataError, match="no captures after warm-up"):
+        speed_dial.dial(Setup(torch.device("cpu"), SMALL, "torch", seconds=0.0))
+
+
+def test_the_dials_figure_is_the_largest_median_difference() -> None:
+    """A clock that charges for changes: 2 ms, to B = 32 it is 4, and once 86 more."""
+    calls: list[int] = []
+
+    def charged(size: int) -> float:
+        change = bool(calls) and calls[-1] != size
+        calls.append(size)
+        once = 86.0 if len(calls) == 2 else 0.0  # no median shows it
+        return 10.0 + size + change * ((4.0 if size == 32 else 2.0) + once)
+
+    pairs = speed_dial.changes(charged, [(32, 1), (1, 32), (4, 16)], seconds=0.0)
+    assert [one["difference_ms"] for one in pairs] == [2.0, 4.0, 2.0]
+    assert [one["largest_ms"] for one in pairs] == [88.0, 4.0, 2.0]
+    assert (pairs[1]["changed_ms"], pairs[1]["same_ms"], pairs[1]["changes"]) == (46.0, 42.0, speed_dial.LEAST)
+    assert headlines({"dial": {"pairs": pairs}})["dial_ms"] == 4.0
+    faster = [one | {"difference_ms": -0.1} for one in pairs]
+    assert headlines({"dial": {"pairs": faster}})["dial_ms"] == 0.0
 
 
 LADDER = {
@@ -221,12 +267,15 @@ def test_an_aim_counts_what_is_equal_and_looks_at_the_figure_before_rounding() -
 
 def test_the_kept_figures_agree_with_their_rows_and_stand_in_results(tmp_path: Path) -> None:
     report = json.loads((ROOT / engine_speed.OUT).read_text())
-    assert {name: report[name] for name in HEADLINES} == headlines(report["rows"]) and None not in report.values()
+    missing = {name for name in HEADLINES if name not in report}
+    assert missing <= {"dial_ms"}  # figures of before that row was there
+    assert headlines(report["rows"]) == {name: report.get(name) for name in HEADLINES} and None not in report.values()
     assert {row["commit"] for row in report["rows"].values()} == {report["commit"], report["machine"]["commit"]}
     assert "H200" in report["machine"]["gpu"] and not any("error" in row for row in report["rows"].values())
     shown = (ROOT / "benchmarks" / "RESULTS.md").read_text()
     text = write_report(report, tmp_path)
     told = text[text.index("| figure |") : text.index("| one pass |")].splitlines()
+    told = [line for line in told if not any(f"(`{name}`) | - |" in line for name in missing)]
     assert len(told) > 20 and all(line in shown for line in told) and f"`{report['command']}`" in shown
 
 
