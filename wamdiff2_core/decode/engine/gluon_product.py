@@ -2,7 +2,7 @@
 
 The loads of a Triton kernel begin behind its wait for the kernel in front. Here the first stages of the weights, which
 wait for nobody, are on their way into shared memory by then: while the kernel in front adds up and writes, the memory
-goes on reading. 64 outputs a program (pairs of them if gated), inputs in whole turns. Weights of 16 bits go to the
+goes on reading. Up to 64 outputs a program (pairs of them if gated), inputs in whole turns. Weights of 16 bits go to the
 tensor cores from shared memory; those of 8 bits (`Fp8Weight`) are widened on their way through registers.
 """
 
@@ -47,16 +47,35 @@ def unpack(tile, LAYOUT: gl.constexpr):
 
 
 @gluon.jit
+def bring(place, rows, inside, USED: gl.constexpr):
+    """Weights on their way into shared memory."""
+    if USED < 64:
+        async_copy.async_copy_global_to_shared(place, rows, inside)
+    else:
+        async_copy.async_copy_global_to_shared(place, rows)
+
+
+@gluon.jit
+def square_parts(squares, T, PARTS: gl.constexpr, SIZE: gl.constexpr, BLOCK_M: gl.constexpr, OUT: gl.constexpr):
+    """Sums of squares (SIZE, BLOCK_M) of parts of each token, from squares (PARTS, T); zeros behind the last part."""
+    part = gl.arange(0, SIZE, gl.SliceLayout(1, OUT))[:, None]
+    token = gl.arange(0, BLOCK_M, gl.SliceLayout(0, OUT))[None, :]
+    return gl.load(squares + part * T + token, (part < PARTS) & (token < T), other=0.0)
+
+
+@gluon.jit
 def multiply(
-    x, weight, first, begin, T, N: gl.constexpr, K: gl.constexpr, TURNS: gl.constexpr, GATED: gl.constexpr,
-    HALF: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr,
-    WARPS: gl.constexpr, PDL: gl.constexpr,
+    x, weight, squares, first, begin, T, N: gl.constexpr, K: gl.constexpr, TURNS: gl.constexpr, GATED: gl.constexpr,
+    HALF: gl.constexpr, NORM: gl.constexpr, PARTS: gl.constexpr, SIZE: gl.constexpr, USED: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr, WARPS: gl.constexpr,
+    PDL: gl.constexpr, OUT: gl.constexpr,
 ):  # fmt: skip
     """Sums (64, BLOCK_M) of weight (., K) at rows `first` on times x (T, K), over TURNS * BLOCK_K inputs from `begin`;
 
-    GATED: and those of the rows N further on, else the same again. HALF: weights are pairs of 8-bit numbers, see
-    `Fp8Weight`, and BLOCK_K is a multiple of 2 HALF; 0: they are of 16 bits. Waits for the kernel in front on the way,
-    and lets the next one begin when the last loads are under way if EARLY, else when they are all there.
+    the same of rows N further on if GATED, else again; `square_parts` if NORM, read before the product, used behind it.
+    USED of the 64 rows are read, the others count as zeros. HALF: weights are pairs of 8-bit numbers, see `Fp8Weight`,
+    and BLOCK_K is a multiple of 2 HALF; 0: they are of 16 bits. Waits for the kernel in front on the way, and lets the
+    next one begin when the last loads are under way if EARLY, else when they are all there.
     """
     ROWS: gl.constexpr = 64
     WIDE: gl.constexpr = BLOCK_K // 2 if HALF > 0 else BLOCK_K  # columns of a tile
@@ -90,10 +109,11 @@ def multiply(
     w_at = weight + rows[:, None].to(gl.int64) * STEP + at_w[None, :]
     x_at = x + tokens[:, None] * K + at_x[None, :]
     x_in = (tokens < T)[:, None]
+    w_in = (rows < first + USED)[:, None]
     for stage in gl.static_range(AHEAD):
-        async_copy.async_copy_global_to_shared(ws.index(stage), w_at + stage * WIDE)
+        bring(ws.index(stage), w_at + stage * WIDE, w_in, USED)
         if GATED:
-            async_copy.async_copy_global_to_shared(us.index(stage), w_at + N * STEP + stage * WIDE)
+            bring(us.index(stage), w_at + N * STEP + stage * WIDE, w_in, USED)
     async_copy.commit_group()
     wait_for_inputs(PDL)
     for stage in gl.static_range(AHEAD):
@@ -101,6 +121,9 @@ def multiply(
         if HALF > 0:
             async_copy.async_copy_global_to_shared(fs.index(stage), x_at + stage * BLOCK_K + HALF, x_in)
         async_copy.commit_group()
+    parts = 0.0
+    if NORM:
+        parts = square_parts(squares, T, PARTS, SIZE, BLOCK_M, OUT)
     acc = gl.zeros((ROWS, BLOCK_M), gl.float32, SUMS)
     acc_up = gl.zeros((ROWS, BLOCK_M), gl.float32, SUMS)
     for turn in range(TURNS):
@@ -110,9 +133,9 @@ def multiply(
         further = turn + AHEAD
         if further < TURNS:
             place = further % STAGES
-            async_copy.async_copy_global_to_shared(ws.index(place), w_at + further * WIDE)
+            bring(ws.index(place), w_at + further * WIDE, w_in, USED)
             if GATED:
-                async_copy.async_copy_global_to_shared(us.index(place), w_at + N * STEP + further * WIDE)
+                bring(us.index(place), w_at + N * STEP + further * WIDE, w_in, USED)
             async_copy.async_copy_global_to_shared(xs.index(place), x_at + further * BLOCK_K, x_in)
             if HALF > 0:
                 async_copy.async_copy_global_to_shared(fs.index(place), x_at + further * BLOCK_K + HALF, x_in)
@@ -144,31 +167,24 @@ def multiply(
                 acc = warpgroup_mma_wait(0, deps=(acc_now,))
     if not EARLY:
         let_next_begin(PDL)
-    return acc, acc_up
-
-
-@gluon.jit
-def square_parts(squares, T, PARTS: gl.constexpr, SIZE: gl.constexpr, BLOCK_M: gl.constexpr, OUT: gl.constexpr):
-    """Sums of squares (BLOCK_M,) of each token from squares (PARTS, T)."""
-    part = gl.arange(0, SIZE, gl.SliceLayout(1, OUT))[:, None]
-    token = gl.arange(0, BLOCK_M, gl.SliceLayout(0, OUT))[None, :]
-    return gl.load(squares + part * T + token, (part < PARTS) & (token < T), other=0.0)
+    return acc, acc_up, parts
 
 
 @gluon.jit
 def finish(
     acc, acc_up, parts, scale, squares, residual, out, tile, T, eps, N: gl.constexpr, K: gl.constexpr,
-    NORM: gl.constexpr, GATED: gl.constexpr, ADD: gl.constexpr, SCALED: gl.constexpr, BLOCK_M: gl.constexpr,
-    OUT: gl.constexpr,
+    NORM: gl.constexpr, GATED: gl.constexpr, ADD: gl.constexpr, SCALED: gl.constexpr, USED: gl.constexpr,
+    BLOCK_M: gl.constexpr, OUT: gl.constexpr,
 ):  # fmt: skip
     """Everything behind the sums (64, BLOCK_M): scales of weights, norm, gate, residual; the store, squares if ADD."""
-    outputs = tile * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))
+    row = gl.arange(0, 64, gl.SliceLayout(1, OUT))
+    outputs = tile * USED + row
     tokens = gl.arange(0, BLOCK_M, gl.SliceLayout(0, OUT))
-    inside = (outputs < N)[:, None] & (tokens < T)[None, :]
+    inside = (row < USED)[:, None] & (tokens < T)[None, :]
     if SCALED:
-        acc *= gl.load(scale + outputs)[:, None]
+        acc *= gl.load(scale + outputs, row < USED, other=0.0)[:, None]
         if GATED:
-            acc_up *= gl.load(scale + N + outputs)[:, None]
+            acc_up *= gl.load(scale + N + outputs, row < USED, other=0.0)[:, None]
     if NORM:
         factor = (1.0 / gl.sqrt(gl.sum(parts, 0) / K + eps))[None, :]
         acc *= factor
@@ -190,30 +206,29 @@ def finish(
 def product(
     x, weight, scale, squares, residual, out, partial, counter, T, eps, N: gl.constexpr, K: gl.constexpr,
     NORM: gl.constexpr, GATED: gl.constexpr, ADD: gl.constexpr, HALF: gl.constexpr, PARTS: gl.constexpr,
-    SIZE: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, SPLITS: gl.constexpr, STAGES: gl.constexpr,
-    EARLY: gl.constexpr, WARPS: gl.constexpr, PDL: gl.constexpr,
+    SIZE: gl.constexpr, USED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, SPLITS: gl.constexpr,
+    STAGES: gl.constexpr, EARLY: gl.constexpr, WARPS: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """See `triton_product.product`. Grid: (N / 64 * SPLITS,). K / SPLITS is a multiple of BLOCK_K, N of 64.
+    """See `triton_product.product`. Grid: (N / USED * SPLITS,). K / SPLITS is a multiple of BLOCK_K, N of USED.
 
     SIZE: PARTS rounded up to a power of two. HALF: see `multiply`; scale is read with it only.
     """
     OUT: gl.constexpr = gl.BlockedLayout([8, 1], [8, 4], [1, WARPS], [0, 1])
-    TILES: gl.constexpr = N // 64
+    TILES: gl.constexpr = N // USED
     TURNS: gl.constexpr = K // (SPLITS * BLOCK_K)
     tile = gl.program_id(0) % TILES
     split = gl.program_id(0) // TILES
-    acc, acc_up = multiply(
-        x, weight, tile * 64, split * (TURNS * BLOCK_K), T, N, K, TURNS, GATED, HALF, BLOCK_M, BLOCK_K, STAGES, EARLY,
-        WARPS, PDL,
+    acc, acc_up, parts = multiply(
+        x, weight, squares, tile * USED, split * (TURNS * BLOCK_K), T, N, K, TURNS, GATED, HALF, NORM, PARTS, SIZE,
+        USED, BLOCK_M, BLOCK_K, STAGES, EARLY, WARPS, PDL, OUT,
     )  # fmt: skip
     acc = gl.convert_layout(acc, OUT)
     if GATED:
         acc_up = gl.convert_layout(acc_up, OUT)
-    parts = square_parts(squares, T, PARTS, SIZE, BLOCK_M, OUT) if NORM else acc
     if SPLITS == 1:
         finish(
-            acc, acc_up, parts, scale, squares, residual, out, tile, T, eps, N, K, NORM, GATED, ADD, HALF > 0, BLOCK_M,
-            OUT,
+            acc, acc_up, parts, scale, squares, residual, out, tile, T, eps, N, K, NORM, GATED, ADD, HALF > 0, USED,
+            BLOCK_M, OUT,
         )  # fmt: skip
     else:
         AREA: gl.constexpr = 64 * BLOCK_M
@@ -238,7 +253,7 @@ def product(
                     total_up += gl.load(one + AREA + inner, cache_modifier=".cg")
             finish(
                 total, total_up, parts, scale, squares, residual, out, tile, T, eps, N, K, NORM, GATED, ADD, HALF > 0,
-                BLOCK_M, OUT,
+                USED, BLOCK_M, OUT,
             )  # fmt: skip
             gl.store(counter + tile, 0)
 
@@ -292,9 +307,9 @@ def project(
     unit = gl.program_id(0)
     head = unit // (2 * SPLITS)
     N: gl.constexpr = (HQ + 2 * HKV) * 128
-    acc, _ = multiply(
-        x, weight, (unit // SPLITS) * 64, (unit % SPLITS) * (TURNS * BLOCK_K), T, N, K, TURNS, False, HALF, BLOCK_M,
-        BLOCK_K, STAGES, EARLY, WARPS, PDL,
+    acc, _, parts = multiply(
+        x, weight, squares, (unit // SPLITS) * 64, (unit % SPLITS) * (TURNS * BLOCK_K), T, N, K, TURNS, False, HALF,
+        BLOCK_M <= 64, PARTS, SIZE, 64, BLOCK_M, BLOCK_K, STAGES, EARLY, WARPS, PDL, OUT,
     )  # fmt: skip
     inner = (
         gl.arange(0, BLOCK_M, gl.SliceLayout(0, OUT))[None, :] * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))[:, None]
@@ -303,7 +318,11 @@ def project(
     gl.thread_barrier()
     done = gl.atomic_add(counter + head, 1, sem="acq_rel")
     if done == 2 * SPLITS - 1:
-        parts = square_parts(squares, T, PARTS, SIZE, BLOCK_M, OUT)
+        if BLOCK_M > 64:  # with more tokens there are no registers left to keep them in
+            late = square_parts(squares, T, PARTS, SIZE, BLOCK_M, OUT)
+            factor = (1.0 / gl.sqrt(gl.sum(late, 0) / K + eps))[None, :]
+        else:
+            factor = (1.0 / gl.sqrt(gl.sum(parts, 0) / K + eps))[None, :]
         a = gl.zeros((64, BLOCK_M), gl.float32, OUT)
         b = gl.zeros((64, BLOCK_M), gl.float32, OUT)
         for split in gl.static_range(SPLITS):
@@ -314,7 +333,6 @@ def project(
             outputs = scale + head * 128 + gl.arange(0, 64, gl.SliceLayout(1, OUT))
             a *= gl.load(outputs)[:, None]
             b *= gl.load(outputs + 64)[:, None]
-        factor = (1.0 / gl.sqrt(gl.sum(parts, 0) / K + eps))[None, :]
         turn(
             a * factor, b * factor, head_norm, cos, sin, slot, queries, keys, values, head, T, eps, HQ, HKV, 128,
             BLOCK_M, OUT,

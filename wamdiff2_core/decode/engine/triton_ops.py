@@ -133,9 +133,10 @@ class TritonOps:
                     counters = max(counters, tiles)
                 flow = flow_of(kind, outputs, inputs, bucket, self._weight_bytes) if self._flow else None
                 if flow is not None:
-                    parts = max(parts, outputs // 64)
-                    floats = max(floats, outputs * flow.splits * bucket * pairs)
-                    counters = max(counters, outputs // 64)
+                    tiles = outputs // flow.rows
+                    parts = max(parts, tiles)
+                    floats = max(floats, tiles * 64 * flow.splits * bucket * pairs)
+                    counters = max(counters, tiles)
         # The tensor cores take no fewer than 16 outputs, so a half head no smaller than that.
         self._turned = sizes.head_dim >= 32
         if self._turned:
@@ -272,12 +273,13 @@ class TritonOps:
             residual, (squares, parts) = x, self._squares_of(x)
         else:
             squares, parts = self._squares, 1
-            self._summed = (out, outputs // 64)
-        gluon_product.product[(outputs // 64 * flow.splits,)](
+            self._summed = (out, outputs // flow.rows)
+        gluon_product.product[(outputs // flow.rows * flow.splits,)](
             x, data, scale, squares, residual, out, self._partial, self._counter, tokens, eps, N=outputs, K=inputs,
             NORM=kind != "add", GATED=kind == "gated", ADD=kind == "add", HALF=half, PARTS=parts,
-            SIZE=triton.next_power_of_2(parts), BLOCK_M=bucket_of(tokens), BLOCK_K=flow.block_k, SPLITS=flow.splits,
-            STAGES=flow.stages, EARLY=flow.early, WARPS=flow.warps, PDL=self._pdl, num_warps=flow.warps, **self._launch,
+            SIZE=triton.next_power_of_2(parts), USED=flow.rows, BLOCK_M=bucket_of(tokens), BLOCK_K=flow.block_k,
+            SPLITS=flow.splits, STAGES=flow.stages, EARLY=flow.early, WARPS=flow.warps, PDL=self._pdl,
+            num_warps=flow.warps, **self._launch,
         )  # fmt: skip
         return out
 

@@ -51,11 +51,11 @@ class Chunks:
 
 @dataclass(frozen=True)
 class Flow:
-    """The cut of a product whose weights come in ahead (gluon_product): 64 outputs, or pairs of them, a program.
+    """The cut of a product whose weights come in ahead (gluon_product).
 
     block_k: inputs a turn, a multiple of 128 for 8-bit weights; stages: turns in shared memory; early: the next kernel
-    may begin when the last loads are under way, not only when they are there. Two programs have to fit into a processor
-    at once.
+    may begin when the last loads are under way, not only when they are there; rows: outputs, or pairs of them, that a
+    program makes, at most 64, a divisor of all.
     """
 
     block_k: int
@@ -63,6 +63,7 @@ class Flow:
     stages: int
     early: bool = False
     warps: int = 4
+    rows: int = 64
 
 
 Key = tuple[str, int, int, int, int]
@@ -89,19 +90,55 @@ TABLE: dict[Key, Tiles] = {
     ("add", 2048, 6144, 128, 2): Tiles(64, 64, 4, 8, 8),  # 14.5 us
     ("gated", 6144, 2048, 128, 2): Tiles(64, 64, 1, 8, 6),  # 19.6 us
     ("choose", 151936, 2048, 128, 2): Tiles(128, 64, 1, 8, 3),  # 193.8 us
+    ("choose", 151936, 2048, 16, 1): Tiles(128, 128, 1, 4, 4, True),
+    ("choose", 151936, 2048, 64, 1): Tiles(128, 128, 1, 4, 4, True),
+    ("choose", 151936, 2048, 128, 1): Tiles(128, 128, 1, 8, 4, True),
 }
 """Measured on an H200 at the sizes of Qwen3-VL-2B, microseconds alone in a graph: `engine_kernels.py --tune --pdl`."""
 
 ATTEND: dict[tuple[int, int, int, int], Chunks] = {
     (1, 2, 8, 128): Chunks(16, 128, 16, 4, 3, False),  # 8.2 us
-    (1, 64, 8, 128): Chunks(64, 64, 16, 4, 3, False),  # 11.4 us
-    (1, 128, 8, 128): Chunks(64, 64, 8, 4, 3, False),  # 13.9 us
-    (3, 64, 8, 128): Chunks(64, 32, 4, 4, 3, False),  # 15.8 us
+    (1, 64, 8, 128): Chunks(64, 64, 8, 8, 2, False, True),
+    (1, 128, 8, 128): Chunks(64, 64, 8, 8, 2, False, True),
+    (3, 64, 8, 128): Chunks(64, 64, 8, 4, 2, False),
 }
 """Measured cuts of attention: (rows, queries of a row and key head, key heads, head size)."""
-FLOW: dict[Key, Flow] = {}
-"""Measured cuts of products whose weights come in ahead; others go by `flow_of`'s rule."""
-_FLOW_SHARED = 110 * 1024
+FLOW: dict[Key, Flow | None] = {
+    ("heads", 4096, 2048, 16, 2): Flow(128, 2, 8),
+    ("add", 2048, 2048, 16, 2): Flow(128, 4, 5, True),
+    ("add", 2048, 6144, 16, 2): Flow(128, 3, 5, True),
+    ("gated", 6144, 2048, 16, 2): Flow(128, 1, 5, rows=48),
+    ("heads", 4096, 2048, 32, 2): Flow(64, 2, 10),
+    ("add", 2048, 2048, 32, 2): Flow(128, 4, 4, True),
+    ("add", 2048, 6144, 32, 2): Flow(128, 4, 8, True),
+    ("gated", 6144, 2048, 32, 2): Flow(128, 1, 5, True),
+    ("heads", 4096, 2048, 64, 2): Flow(128, 2, 6),
+    ("add", 2048, 2048, 64, 2): None,
+    ("add", 2048, 6144, 64, 2): Flow(128, 4, 6),
+    ("gated", 6144, 2048, 64, 2): Flow(128, 1, 4, True, rows=48),
+    ("heads", 4096, 2048, 128, 2): Flow(64, 2, 4, True, 8),
+    ("heads", 4096, 2048, 16, 1): Flow(256, 2, 5),
+    ("add", 2048, 2048, 16, 1): Flow(128, 4, 5, True),
+    ("add", 2048, 6144, 16, 1): Flow(256, 6, 4, True),
+    ("gated", 6144, 2048, 16, 1): Flow(128, 2, 5, True),
+    ("heads", 4096, 2048, 32, 1): Flow(256, 2, 5),
+    ("add", 2048, 2048, 32, 1): None,
+    ("add", 2048, 6144, 32, 1): Flow(256, 6, 3, True),
+    ("gated", 6144, 2048, 32, 1): Flow(128, 1, 4, True),
+    ("heads", 4096, 2048, 64, 1): Flow(256, 2, 4),
+    ("add", 2048, 2048, 64, 1): Flow(128, 4, 5, True),
+    ("add", 2048, 6144, 64, 1): Flow(256, 4, 4),
+    ("gated", 6144, 2048, 64, 1): Flow(128, 1, 6, rows=48),
+    ("heads", 4096, 2048, 128, 1): Flow(128, 2, 5, False, 8),
+    ("add", 2048, 2048, 128, 1): Flow(128, 4, 5, True, 8),
+    ("add", 2048, 6144, 128, 1): Flow(128, 4, 5, True, 8),
+    ("gated", 6144, 2048, 128, 1): Flow(128, 1, 4, True, 8, 48),
+}
+"""Cuts of products whose weights come in ahead, measured in a whole step: `benchmarks/engine_step_tune.py`.
+
+None: slower than the plain kernel. Others go by a rule, see `flow_of`.
+"""
+_FLOW_SHARED = 200 * 1024
 MOST_SPLITS = 16
 """What scratch is made for; splits are powers of two."""
 
@@ -132,20 +169,23 @@ def tiles_of(
 
 def flow_of(kind: str, outputs: int, inputs: int, bucket: int, weight_bytes: int = 2) -> Flow | None:
     """The cut of a product whose weights come in ahead; None: not made for these sizes."""
-    found = FLOW.get((kind, outputs, inputs, bucket, weight_bytes))
-    if found is not None:
-        return found
+    key = (kind, outputs, inputs, bucket, weight_bytes)
+    if key in FLOW:
+        return FLOW[key]
+    # Where the plain kernels were faster at the sizes of Qwen3-VL-2B and 4B: with many tokens there is no room for
+    # weights ahead, and with few of them 8-bit ones are there soon enough.
+    slower = bucket > 64 if weight_bytes > 1 else bucket <= 32 and kind != "heads"
     # Two 8-bit numbers that share a word lie 64 inputs apart.
-    rows, block_k, splits = 2 if kind == "gated" else 1, 64 if weight_bytes == 2 else 128, 1
-    if outputs % 64 or inputs % block_k or kind == "choose":
+    rows, block_k, splits = 2 if kind == "gated" else 1, 128, 1
+    if outputs % 64 or inputs % block_k or kind == "choose" or slower:
         return None
     while outputs // 64 * splits * 2 <= _PROCESSORS and inputs // (splits * 2) >= 4 * block_k:
         splits *= 2
     if inputs % (splits * block_k):
         return None
     turns = inputs // (splits * block_k)
-    stages = min(8, _FLOW_SHARED // (block_k * (64 * rows * weight_bytes + 2 * bucket)), turns)
-    return Flow(block_k, splits, stages, warps=8 if bucket == 128 else 4) if stages >= 3 else None
+    stages = min(10, _FLOW_SHARED // (block_k * (64 * rows * weight_bytes + 2 * bucket)), turns)
+    return Flow(block_k, splits, stages, kind != "heads", warps=8 if bucket == 128 else 4) if stages >= 3 else None
 
 
 def derive(
