@@ -134,6 +134,7 @@ def compile_beside(folder: Path, config: EngineConfig, arch: int) -> tuple[int, 
     from wamdiff2_core.decode.blocks import Vocabulary
     from wamdiff2_core.decode.engine.triton_ahead import AbsentDevice
     from wamdiff2_core.decode.engine.triton_beside import compile_moves, compile_prompt
+    from wamdiff2_core.decode.engine.triton_table import dependent
     from wamdiff2_core.model.checkpoint import read_facts
 
     began, device = time.perf_counter(), AbsentDevice(arch).install()
@@ -146,7 +147,7 @@ def compile_beside(folder: Path, config: EngineConfig, arch: int) -> tuple[int, 
     for rows in config.rows:
         for size in config.block_sizes if facts.mask_token_id is not None else (1,):
             following, by_block = facts.prediction == "next", facts.context == "block_causal"
-            compile_moves(config, rows, size, vocabulary, following, by_block)
+            compile_moves(config, rows, size, vocabulary, following, by_block, text, dependent(arch))
     return len(device.built), time.perf_counter() - began
 
 

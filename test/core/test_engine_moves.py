@@ -19,10 +19,12 @@ from wamdiff2_core.decode.engine.decoder import EngineDecoder
 from wamdiff2_core.decode.engine.kernel_sets import KernelSet, plain_set
 from wamdiff2_core.decode.engine.lane import Lane, LaneSize
 from wamdiff2_core.decode.engine.moves import TorchMoves
+from wamdiff2_core.decode.engine.moves_rows import lined_up, looked_up
 from wamdiff2_core.decode.engine.moves_triton import TritonMoves
 from wamdiff2_core.decode.engine.request import AllowedSets, RowRequest
 from wamdiff2_core.decode.engine.state import Seen
 from wamdiff2_core.decode.engine.triton_ops import Sizes, TritonOps
+from wamdiff2_core.decode.engine.weights import TextWeights
 
 PLACE = torch.device(DEVICE)
 HERE = pytest.mark.skipif(DEVICE != "cpu", reason="with a GPU, test_engine_gpu.py runs whole answers")
@@ -40,6 +42,51 @@ def lane(size: int, following: bool, output_mask: bool, config: DecodingConfig) 
     made.table.load([[1 + 30 * row + at for at in range(30)] for row in range(len(rows))])
     made.answers.begin()
     return made
+
+
+def rows_of(*lengths: int) -> torch.Tensor:
+    """Different numbers everywhere."""
+    return torch.randn(*lengths, generator=torch.Generator().manual_seed(sum(lengths))).to(PLACE)
+
+
+@pytest.mark.parametrize(("size", "following"), [(1, True), (1, False), (3, True), (4, False), (8, True)])
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_that_a_pass_begins_and_ends_with(size: int, following: bool, wide: bool) -> None:
+    """Embeddings and turns of what was taken; what is predicted from, its ids, and the carry of rows that went on."""
+    made = lane(size, following, False, DecodingConfig(size, 2))
+    table = TextWeights(rows_of(96, 24), (), rows_of(96, 24), rows_of(60, 6), rows_of(60, 6), None)
+    bits = torch.arange(9 * 3, dtype=torch.int32, device=PLACE).view(9, 3)
+    moves = [one(PAGE, 60, False) for one in (TorchMoves, TritonMoves)]
+    sets = torch.arange(5 * size, device=PLACE).view(5, -1) % 9
+    taken = replace(moves[0].take(made, made.table.pages, wide), sets=sets)
+    if wide:
+        taken = replace(taken, rolled=torch.tensor([True, False, True, False, True], device=PLACE))
+    plain_rows, ours = (one.look_up(table, taken) for one in moves)
+    for name in ("embeds", "cos", "sin", "slot", "limit"):
+        assert torch.equal(getattr(plain_rows, name), getattr(ours, name)), name
+    width = taken.ids.shape[1]
+    assert ours.embeds.shape == (ROWS, width, 24)
+    # Not only whole tensors: a first pass gives the end of a longer one.
+    hidden = rows_of(ROWS, width + 2, 8)[:, 2:] if not wide else rows_of(ROWS, width, 8)
+    carry = rows_of(ROWS, 8)
+    seen = []
+    for one in moves:
+        made.carry.copy_(carry)
+        seen.append((*one.line_up(made, hidden, taken, bits, wide), made.carry.clone()))
+    for want, got in zip(*seen, strict=True):
+        assert torch.equal(want, got)
+    assert torch.equal(seen[0][2], carry) != (wide and following)
+    if following:
+        first = torch.where(taken.rolled[:, None], hidden[:, size - 1], carry) if wide else carry
+        assert torch.equal(seen[1][0].view(ROWS, size, 8)[:, 0], first)
+
+
+def test_rows_that_lie_otherwise_are_refused() -> None:
+    with pytest.raises(ValueError, match="contiguous"):
+        looked_up(rows_of(8, 4).T, rows_of(3, 4), rows_of(3, 4), *(torch.zeros(1, 1, dtype=torch.int64),) * 2, False)
+    with pytest.raises(ValueError, match="expected 6 tokens a row, got 5"):
+        sets = torch.zeros(2, 3, dtype=torch.int64)
+        lined_up(rows_of(2, 8), rows_of(2, 5, 8), sets[:, 0] > 0, sets[:, :1].int(), sets, True, True, False)
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,8 @@ vocabulary = Vocabulary(151_669, torch.tensor([151_645, 151_643]), 151_936, Fals
 for rows, block_size in ((1, 1), (1, 32), (4, 8)):
     for mask, following in ((151_669, True), (None, False)):
         known = dataclasses.replace(vocabulary, mask=mask)
-        compile_moves(EngineConfig(), rows, block_size, known, following, not following)
+        text = SimpleNamespace(hidden_size=2 * width, head_dim=128)
+        compile_moves(EngineConfig(), rows, block_size, known, following, not following, text, arch >= 90)
 print(json.dumps([dataclasses.astuple(one) for one in device.built]))
 """
 SIZES = {
@@ -233,7 +234,7 @@ def test_kernels_compile(sizes, tmp_path) -> None:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     built = json.loads(done.stdout)
-    assert {one[0] for one in built} == {"gate", "turn_heads", "sum_and_norm", "take", "step"}
+    assert {one[0] for one in built} == {"gate", "turn_heads", "sum_and_norm", "take", "look_up", "line_up", "step"}
     assert not [one for one in built if one[3]]
     assert all(shared <= 48 * 1024 for _, shared, _, _ in built)
 

@@ -2,8 +2,8 @@
 
 The loads of a Triton kernel begin behind its wait for the kernel in front. Here the first stages of the weights, which
 wait for nobody, are on their way into shared memory by then: while the kernel in front adds up and writes, the memory
-goes on reading. Up to 64 outputs a program (pairs of them if gated), inputs in whole turns. Weights of 16 bits go to the
-tensor cores from shared memory; those of 8 bits (`Fp8Weight`) are widened on their way through registers.
+goes on reading. Up to 64 outputs a program (pairs of them if gated), inputs in whole turns. Weights of 16 bits go from
+shared memory to the tensor cores; those of 8 bits (`Fp8Weight`) are widened on their way through registers.
 """
 
 from __future__ import annotations

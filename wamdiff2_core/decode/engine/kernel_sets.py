@@ -120,13 +120,14 @@ def _triton(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
     try:
         sizes = triton_sizes(loaded.config.text_config, config)
         major, minor = torch.cuda.get_device_capability(loaded.device)
+        pdl = dependent(10 * major + minor)
         ops = TritonOps(
-            config.page_size, sizes, dtype=_dtype(loaded), device=loaded.device, fp8=fp8,
-            pdl=dependent(10 * major + minor), flow=major == 9,  # its tensor cores are Hopper's alone
+            config.page_size, sizes, dtype=_dtype(loaded), device=loaded.device, fp8=fp8, pdl=pdl,
+            flow=major == 9,  # its tensor cores are Hopper's alone
         )  # fmt: skip
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"engine kernels {name}: {error}") from error
-    moves = TritonMoves(config.page_size, config.max_length, loaded.context == "block_causal")
+    moves = TritonMoves(config.page_size, config.max_length, loaded.context == "block_causal", pdl)
     fused = loaded.config.vision_config.hidden_act == ACTIVATION
     layer = image_layer if fused else partial(vision_block, turn=turned_heads)
     return KernelSet(name, ops, moves, fp8, sizes.tokens, layer)

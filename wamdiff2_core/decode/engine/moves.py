@@ -1,6 +1,6 @@
 """What a pass takes from the answers and gives back to them: which tokens run, and the step that follows.
 
-Two kinds, chosen when an engine is made: plain operations, and one Triton kernel for each of the two halves
+Two kinds, chosen when an engine is made: plain operations, and Triton kernels, two for each of the two halves
 (`moves_triton.py`). Small operations cost a GPU more than a microsecond each, and a step has well over a hundred.
 """
 
@@ -12,9 +12,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from wamdiff2_core.decode.engine.forward import Tokens
 from wamdiff2_core.decode.engine.lane import Lane
 from wamdiff2_core.decode.engine.pages import slots_of
 from wamdiff2_core.decode.engine.state import Seen
+from wamdiff2_core.decode.engine.weights import TextWeights
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,19 @@ class Moves(Protocol):
 
         wide: B clean tokens a row, dead where it did not go on, before its B noisy ones. Lanes without noisy tokens
         have the clean ones only, or none.
+        """
+        ...
+
+    def look_up(self, weights: TextWeights, taken: Incoming) -> Tokens:
+        """Embeddings and turns of what was taken."""
+        ...
+
+    def line_up(self, lane: Lane, hidden: Tensor, taken: Incoming, bits: Tensor, wide: bool) -> tuple[Tensor, Tensor]:
+        """What the current blocks are predicted from (R B, H), and the ids that may come there, bits (R B, words).
+
+        hidden (R, W, H): of what was taken, if wide with clean tokens first, or of its noisy tokens alone. With "next"
+        prediction each place is predicted from the one before it, the first one from the lane's carry; the last clean
+        token of a row that went on becomes its carry. bits (S, words) int32: the call's sets of ids.
         """
         ...
 
@@ -91,6 +106,21 @@ class TorchMoves:
             rolled=rolled,
             sets=request.sets.gather(1, answers.index),
         )
+
+    def look_up(self, weights: TextWeights, taken: Incoming) -> Tokens:
+        return Tokens(
+            weights.embed[taken.ids], weights.cos[taken.turn], weights.sin[taken.turn], taken.slot, taken.limit
+        )  # fmt: skip
+
+    def line_up(self, lane: Lane, hidden: Tensor, taken: Incoming, bits: Tensor, wide: bool) -> tuple[Tensor, Tensor]:
+        size, following = lane.size.block_size, lane.answers.following
+        if wide:
+            if following:
+                lane.carry.copy_(torch.where(taken.rolled[:, None], hidden[:, size - 1], lane.carry))
+            hidden = hidden[:, size:]
+        if following:
+            hidden = torch.cat((lane.carry[:, None], hidden[:, :-1]), 1)
+        return hidden.flatten(0, 1), bits[taken.sets.flatten()]
 
     def step(self, lane: Lane, seen: Seen) -> None:
         lane.answers.apply(seen)

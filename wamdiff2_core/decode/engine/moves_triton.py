@@ -1,4 +1,4 @@
-"""How answers move, as two Triton kernels: a program a row. The twin that says what they do is `state.Answers`."""
+"""How answers move, as Triton kernels: a program a row. The twin that says what they do is `state.Answers`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from wamdiff2_core.decode.engine.forward import Tokens
 from wamdiff2_core.decode.engine.lane import Lane
 from wamdiff2_core.decode.engine.moves import Incoming
+from wamdiff2_core.decode.engine.moves_rows import lined_up, looked_up
 from wamdiff2_core.decode.engine.rules import ORDERED, SEQUENTIAL, STATIC
 from wamdiff2_core.decode.engine.state import Code, Seen
+from wamdiff2_core.decode.engine.triton_product import let_next_begin, wait_for_inputs
+from wamdiff2_core.decode.engine.weights import TextWeights
 
 _RUNNING = tl.constexpr(int(Code.RUNNING))
 _COMPLETE = tl.constexpr(int(Code.COMPLETE))
@@ -48,9 +52,11 @@ def take(
     tokens, decided, start, steps, share, log, code, ahead, request, pages, ends, ids, turn, slot, limit, rolled, sets,
     N, STRIDE, P, POSITIONS,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, ENDS: tl.constexpr, PAGE: tl.constexpr,
-    WIDE: tl.constexpr, NOISY: tl.constexpr, BY_BLOCK: tl.constexpr,
+    WIDE: tl.constexpr, NOISY: tl.constexpr, BY_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid: (rows,). See TorchMoves.take. N: places of an answer; STRIDE: of the request's rows; P: pages a row."""
+    wait_for_inputs(PDL)
+    let_next_begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < SIZE
@@ -115,8 +121,11 @@ def step(
     seen, probability, certainty, usable, tokens, decided, confidence, start, steps, share, log, code, passes, moves,
     ahead, request, ends, flags, N, STRIDE, ROWS, MASK,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, ENDS: tl.constexpr, FOLLOWING: tl.constexpr, OUTPUT_MASK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid: (rows,). See Answers.apply. MASK: the mask token's id, asked for with OUTPUT_MASK only."""
+    wait_for_inputs(PDL)
+    let_next_begin(PDL)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < SIZE
@@ -193,8 +202,10 @@ class TritonMoves:
 
     name = "triton"
 
-    def __init__(self, page_size: int, positions: int, by_block: bool) -> None:
-        self._page_size, self._positions, self._by_block = page_size, positions, by_block
+    def __init__(self, page_size: int, positions: int, by_block: bool, pdl: bool = False) -> None:
+        """pdl: see TritonOps."""
+        self._page_size, self._positions, self._by_block, self._pdl = page_size, positions, by_block, pdl
+        self._launch = {"launch_pdl": True} if pdl else {}
         self._outputs: dict[tuple[int, int, int], Incoming] = {}
 
     def take(self, lane: Lane, pages: Tensor, wide: bool) -> Incoming:
@@ -208,9 +219,18 @@ class TritonMoves:
             out.ids, out.turn, out.slot, out.limit, out.rolled.view(torch.uint8), out.sets,
             answers.places, request.stride(0), pages.stride(0), self._positions,
             SIZE=size, BLOCK=triton.next_power_of_2(size), ENDS=len(eos), PAGE=self._page_size,
-            WIDE=int(wide), NOISY=int(lane.noisy), BY_BLOCK=int(self._by_block), num_warps=1,
+            WIDE=int(wide), NOISY=int(lane.noisy), BY_BLOCK=int(self._by_block), PDL=self._pdl, num_warps=1,
+            **self._launch,
         )  # fmt: skip
         return out
+
+    def look_up(self, weights: TextWeights, taken: Incoming) -> Tokens:
+        rows = looked_up(weights.embed, weights.cos, weights.sin, taken.ids, taken.turn, self._pdl)
+        return Tokens(*rows, taken.slot, taken.limit)
+
+    def line_up(self, lane: Lane, hidden: Tensor, taken: Incoming, bits: Tensor, wide: bool) -> tuple[Tensor, Tensor]:
+        following = lane.answers.following
+        return lined_up(lane.carry, hidden, taken.rolled, bits, taken.sets, following, wide, self._pdl)
 
     def step(self, lane: Lane, seen: Seen) -> None:
         a, vocabulary = lane.answers, lane.answers.vocabulary
@@ -221,7 +241,8 @@ class TritonMoves:
             a.start, a.steps, a.share, a.log, a.code, a.passes, a.moves, a.ahead.view(torch.uint8), request,
             vocabulary.eos, lane.flags.device, a.places, request.stride(0), a.rows, vocabulary.mask or 0,
             SIZE=a.size, BLOCK=triton.next_power_of_2(a.size), ENDS=len(vocabulary.eos),
-            FOLLOWING=int(a.following), OUTPUT_MASK=int(vocabulary.output_mask), num_warps=1,
+            FOLLOWING=int(a.following), OUTPUT_MASK=int(vocabulary.output_mask), PDL=self._pdl, num_warps=1,
+            **self._launch,
         )  # fmt: skip
 
     def _output(self, rows: int, size: int, width: int, device: torch.device) -> Incoming:

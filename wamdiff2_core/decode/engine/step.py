@@ -54,28 +54,27 @@ class Passes:
         lane.answers.begin()
         pages = self.pages(lane.table)
         noisy = self.moves.take(lane, pages, wide=False)
-        parts = [self._prompt(prompt, pages, lane.size.block_size), self._text(noisy)]
+        parts = [self._prompt(prompt, pages, lane.size.block_size), self.moves.look_up(self.weights, noisy)]
         hidden = self._run(join(parts), pages, prompt.deepstack)
         if self.following:
             rows = torch.arange(len(hidden), device=hidden.device)
             lane.carry.copy_(hidden[rows, (prompt.length - 1).clamp(min=0)])
-        self._predict(lane, hidden[:, prompt.width :], noisy.sets, drawn)
+        self._predict(lane, hidden[:, prompt.width :], noisy, drawn)
 
     def wide(self, lane: Lane, drawn: bool) -> None:
         """Commit decided blocks and go on with the next ones; one more step for the others."""
-        pages, size = self.pages(lane.table), lane.size.block_size
+        pages = self.pages(lane.table)
         taken = self.moves.take(lane, pages, wide=True)
-        hidden = self._run(self._text(taken), pages)
-        if self.following:
-            lane.carry.copy_(torch.where(taken.rolled[:, None], hidden[:, size - 1], lane.carry))
-        self._predict(lane, hidden[:, size:], taken.sets, drawn)
+        self._predict(lane, self._run(self.moves.look_up(self.weights, taken), pages), taken, drawn, wide=True)
 
     def narrow(self, lane: Lane, drawn: bool) -> None:
         """One more step."""
         pages = self.pages(lane.table)
         taken = self.moves.take(lane, pages, wide=False)
-        hidden = self._run(self._text(taken), pages) if lane.noisy else lane.carry[:, None][:, :0]
-        self._predict(lane, hidden, taken.sets, drawn)
+        hidden = lane.carry[:, None][:, :0]
+        if lane.noisy:
+            hidden = self._run(self.moves.look_up(self.weights, taken), pages)
+        self._predict(lane, hidden, taken, drawn)
 
     def widths(self, lane: Lane, prompt: PromptBuffers) -> tuple[int, ...]:
         """How many tokens a row the passes of a call have, each number once."""
@@ -95,19 +94,10 @@ class Passes:
     def _prompt(self, prompt: PromptBuffers, pages: Tensor, block_size: int) -> Tokens:
         return prompt.tokens(block_size if self.by_block else 1, pages, self.pool.page_size)
 
-    def _text(self, taken: Incoming) -> Tokens:
-        weights = self.weights
-        return Tokens(
-            weights.embed[taken.ids], weights.cos[taken.turn], weights.sin[taken.turn], taken.slot, taken.limit
-        )  # fmt: skip
-
-    def _predict(self, lane: Lane, hidden: Tensor, sets: Tensor, drawn: bool) -> None:
-        """Predict all positions of the current blocks from hidden states (R, B, H) of noisy tokens, and step."""
-        if self.following:
-            hidden = torch.cat((lane.carry[:, None], hidden[:, :-1]), 1)
-        rows, width, size = hidden.shape
-        flat = hidden.reshape(rows * width, size)
-        allowed = self.sets.bits[sets.flatten()]
+    def _predict(self, lane: Lane, hidden: Tensor, taken: Incoming, drawn: bool, wide: bool = False) -> None:
+        """Predict all positions of the current blocks from hidden states as `Moves.line_up` takes them, and step."""
+        rows, width = lane.size.rows, lane.size.block_size
+        flat, allowed = self.moves.line_up(lane, hidden, taken, self.sets.bits, wide)
         if drawn:
             seen = self._draw(lane, flat, allowed)
         else:

@@ -72,16 +72,24 @@ def first_new(limits, width, ROW: tl.constexpr):
 
 
 @triton.jit
-def look(queries, key, value, place, seen, scale, highest, total, acc, WIDEN: tl.constexpr):
-    """One turn: queries (BLOCK_M, D) see keys and values (BLOCK_K, D) at `place`; the running maximum, sum, average."""
+def look(queries, key, value, place, seen, scale, highest, total, acc, ALL: tl.constexpr, WIDEN: tl.constexpr):
+    """One turn: queries (BLOCK_M, D) see keys and values (BLOCK_K, D) at `place`; the running maximum, sum, average.
+
+    ALL: every query sees all of them.
+    """
     if WIDEN:
         scores = tl.dot(queries.to(tl.float32), tl.trans(key.to(tl.float32)), input_precision="ieee")
     else:
         scores = tl.dot(queries, tl.trans(key))
-    scores = tl.where(place[None, :] < seen[:, None], scores * scale, -float("inf"))
-    above = tl.maximum(highest, tl.max(scores, 1))
-    base = tl.where(above == -float("inf"), 0.0, above)
-    share = tl.exp2(scores - base[:, None])
+    if ALL:
+        above = tl.maximum(highest, tl.max(scores, 1) * scale)
+        base = above
+        share = tl.exp2(scores * scale - base[:, None])
+    else:
+        scores = tl.where(place[None, :] < seen[:, None], scores * scale, -float("inf"))
+        above = tl.maximum(highest, tl.max(scores, 1))
+        base = tl.where(above == -float("inf"), 0.0, above)
+        share = tl.exp2(scores - base[:, None])
     fade = tl.exp2(highest - base)
     total = total * fade + tl.sum(share, 1)
     if WIDEN:
@@ -147,17 +155,29 @@ def attend(
                 next_key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
                 next_value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
                 highest, total, acc = look(
-                    queries, key, value, start + n, seen, scale, highest, total, acc, WIDEN
+                    queries, key, value, start + n, seen, scale, highest, total, acc, False, WIDEN
                 )  # fmt: skip
                 key, value = next_key, next_value
         else:
-            for start in range(begin, end, BLOCK_K):
+            masked = begin
+            if SPLITS == 1:
+                # Prompts: most turns lie before what any of the tile's tokens must not see.
+                masked = begin + (tl.minimum(tl.min(tl.where(inside, seen, last), 0), end) - begin) // BLOCK_K * BLOCK_K
+                for start in range(begin, masked, BLOCK_K):
+                    key = tl.load(keys + at[:, None] + d[None, :])
+                    value = tl.load(values + at[:, None] + d[None, :])
+                    there = start + BLOCK_K + n < end
+                    at = addresses(table, start + BLOCK_K + n, there, head, HKV, D, PAGE)
+                    highest, total, acc = look(
+                        queries, key, value, start + n, seen, scale, highest, total, acc, True, WIDEN
+                    )  # fmt: skip
+            for start in range(masked, end, BLOCK_K):
                 key = tl.load(keys + at[:, None] + d[None, :], there[:, None], other=0.0)
                 value = tl.load(values + at[:, None] + d[None, :], there[:, None], other=0.0)
                 there = start + BLOCK_K + n < end  # the next turn's addresses, a turn ahead
                 at = addresses(table, start + BLOCK_K + n, there, head, HKV, D, PAGE)
                 highest, total, acc = look(
-                    queries, key, value, start + n, seen, scale, highest, total, acc, WIDEN
+                    queries, key, value, start + n, seen, scale, highest, total, acc, False, WIDEN
                 )  # fmt: skip
         acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
         if SPLITS == 1:

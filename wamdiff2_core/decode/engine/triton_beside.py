@@ -14,6 +14,7 @@ import torch
 from wamdiff2_core.decode.blocks import Vocabulary
 from wamdiff2_core.decode.engine.config import EngineConfig
 from wamdiff2_core.decode.engine.lane import Lane, LaneSize
+from wamdiff2_core.decode.engine.moves_rows import looked_up
 from wamdiff2_core.decode.engine.moves_triton import TritonMoves
 from wamdiff2_core.decode.engine.state import Seen
 from wamdiff2_core.decode.engine.triton_prompt import silu_gate, turned_heads
@@ -41,19 +42,29 @@ def compile_prompt(ffn: int | None, vision: Any = None, dtype: torch.dtype = tor
 
 
 def compile_moves(
-    config: EngineConfig, rows: int, block_size: int, vocabulary: Vocabulary, following: bool, by_block: bool
-) -> None:
+    config: EngineConfig, rows: int, block_size: int, vocabulary: Vocabulary, following: bool, by_block: bool,
+    text: Any, pdl: bool = False,
+) -> None:  # fmt: skip
     """How answers move in the lane of so many rows and blocks of that size: for first, narrow and wide passes.
 
-    vocabulary: as `Vocabulary.of` makes it; following: "next" prediction; by_block: a block-causal model.
+    vocabulary: as `Vocabulary.of` makes it; following: "next" prediction; by_block: a block-causal model; text: the
+    model's text_config; pdl: see TritonOps.
     """
+
+    def empty(*lengths: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        return torch.empty(*lengths, dtype=dtype, device=_META)
+
     # A lane takes the mask's id for a filling, or reads an end's, which a tensor without contents does not tell.
     absent = replace(vocabulary, mask=vocabulary.mask or 0, eos=vocabulary.eos.to(_META))
-    size = LaneSize(rows, block_size, config.max_answer, -(-config.max_length // config.page_size), 1)
+    hidden, angles = text.hidden_size, empty(64, text.head_dim)
+    size = LaneSize(rows, block_size, config.max_answer, -(-config.max_length // config.page_size), hidden)
     lane = Lane(size, absent, following, _META, torch.bfloat16)
-    moves = TritonMoves(config.page_size, config.max_length, by_block)
+    moves = TritonMoves(config.page_size, config.max_length, by_block, pdl)
+    bits = empty(8, -(-vocabulary.size // 32), dtype=torch.int32)
     for wide in (False, True):
-        moves.take(lane, lane.table.pages, wide)
+        taken = moves.take(lane, lane.table.pages, wide)
+        looked_up(empty(64, hidden), angles, angles, taken.ids, taken.turn, pdl)
+        moves.line_up(lane, empty(rows, taken.ids.shape[1], hidden), taken, bits, wide)
     tokens = torch.empty(rows, block_size, dtype=torch.int64, device=_META)
     certainty = torch.empty(rows, block_size, dtype=torch.float32, device=_META)
     moves.step(lane, Seen(tokens, certainty, certainty, torch.empty_like(tokens, dtype=torch.bool)))
