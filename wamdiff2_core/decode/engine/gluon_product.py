@@ -56,24 +56,27 @@ def bring(place, rows, inside, USED: gl.constexpr):
 
 
 @gluon.jit
-def square_parts(squares, T, PARTS: gl.constexpr, SIZE: gl.constexpr, BLOCK_M: gl.constexpr, OUT: gl.constexpr):
-    """Sums of squares (SIZE, BLOCK_M) of parts of each token, from squares (PARTS, T); zeros behind the last part."""
+def norm_factor(
+    squares, T, eps, K: gl.constexpr, PARTS: gl.constexpr, SIZE: gl.constexpr, BLOCK_M: gl.constexpr, OUT: gl.constexpr
+):
+    """1 / root mean square (BLOCK_M,) of each token, from squares (PARTS, T): sums over parts of its K numbers."""
     part = gl.arange(0, SIZE, gl.SliceLayout(1, OUT))[:, None]
     token = gl.arange(0, BLOCK_M, gl.SliceLayout(0, OUT))[None, :]
-    return gl.load(squares + part * T + token, (part < PARTS) & (token < T), other=0.0)
+    sums = gl.sum(gl.load(squares + part * T + token, (part < PARTS) & (token < T), other=0.0), 0)
+    return 1.0 / gl.sqrt(sums / K + eps)
 
 
 @gluon.jit
 def multiply(
-    x, weight, squares, first, begin, T, N: gl.constexpr, K: gl.constexpr, TURNS: gl.constexpr, GATED: gl.constexpr,
+    x, weight, squares, first, begin, T, eps, N: gl.constexpr, K: gl.constexpr, TURNS: gl.constexpr, GATED: gl.constexpr,
     HALF: gl.constexpr, NORM: gl.constexpr, PARTS: gl.constexpr, SIZE: gl.constexpr, USED: gl.constexpr,
     BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr, WARPS: gl.constexpr,
     PDL: gl.constexpr, OUT: gl.constexpr,
 ):  # fmt: skip
     """Sums (64, BLOCK_M) of weight (., K) at rows `first` on times x (T, K), over TURNS * BLOCK_K inputs from `begin`;
 
-    the same of rows N further on if GATED, else again; `square_parts` if NORM, read before the product, used behind it.
-    USED of the 64 rows are read, the others count as zeros. HALF: weights are pairs of 8-bit numbers, see `Fp8Weight`,
+    the same of rows N further on if GATED, else again; `norm_factor` if NORM, made while the first inputs are on their
+    way. USED of the 64 rows are read, the others count as zeros. HALF: weights are pairs of 8-bit numbers, see `Fp8Weight`,
     and BLOCK_K is a multiple of 2 HALF; 0: they are of 16 bits. Waits for the kernel in front on the way, and lets the
     next one begin when the last loads are under way if EARLY, else when they are all there.
     """
@@ -121,9 +124,9 @@ def multiply(
         if HALF > 0:
             async_copy.async_copy_global_to_shared(fs.index(stage), x_at + stage * BLOCK_K + HALF, x_in)
         async_copy.commit_group()
-    parts = 0.0
+    factor = 1.0
     if NORM:
-        parts = square_parts(squares, T, PARTS, SIZE, BLOCK_M, OUT)
+        factor = norm_factor(squares, T, eps, K, PARTS, SIZE, BLOCK_M, OUT)
     acc = gl.zeros((ROWS, BLOCK_M), gl.float32, SUMS)
     acc_up = gl.zeros((ROWS, BLOCK_M), gl.float32, SUMS)
     for turn in range(TURNS):
@@ -167,13 +170,12 @@ def multiply(
                 acc = warpgroup_mma_wait(0, deps=(acc_now,))
     if not EARLY:
         let_next_begin(PDL)
-    return acc, acc_up, parts
+    return acc, acc_up, factor
 
 
 @gluon.jit
 def finish(
-    acc, acc_up, parts, scale, squares, residual, out, tile, T, eps, N: gl.constexpr, K: gl.constexpr,
-    NORM: gl.constexpr, GATED: gl.constexpr, ADD: gl.constexpr, SCALED: gl.constexpr, USED: gl.constexpr,
+    acc, acc_up, factor, scale, squares, residual, out, tile, T, N: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr, ADD: gl.constexpr, SCALED: gl.constexpr, USED: gl.constexpr,
     BLOCK_M: gl.constexpr, OUT: gl.constexpr,
 ):  # fmt: skip
     """Everything behind the sums (64, BLOCK_M): scales of weights, norm, gate, residual; the store, squares if ADD."""
@@ -186,10 +188,9 @@ def finish(
         if GATED:
             acc_up *= gl.load(scale + N + outputs, row < USED, other=0.0)[:, None]
     if NORM:
-        factor = (1.0 / gl.sqrt(gl.sum(parts, 0) / K + eps))[None, :]
-        acc *= factor
+        acc *= factor[None, :]
         if GATED:
-            acc_up *= factor
+            acc_up *= factor[None, :]
     if GATED:
         acc = acc / (1.0 + gl.exp(-acc)) * acc_up
     place = tokens[None, :] * N + outputs[:, None]
@@ -218,8 +219,8 @@ def product(
     TURNS: gl.constexpr = K // (SPLITS * BLOCK_K)
     tile = gl.program_id(0) % TILES
     split = gl.program_id(0) // TILES
-    acc, acc_up, parts = multiply(
-        x, weight, squares, tile * USED, split * (TURNS * BLOCK_K), T, N, K, TURNS, GATED, HALF, NORM, PARTS, SIZE,
+    acc, acc_up, factor = multiply(
+        x, weight, squares, tile * USED, split * (TURNS * BLOCK_K), T, eps, N, K, TURNS, GATED, HALF, NORM, PARTS, SIZE,
         USED, BLOCK_M, BLOCK_K, STAGES, EARLY, WARPS, PDL, OUT,
     )  # fmt: skip
     acc = gl.convert_layout(acc, OUT)
@@ -227,8 +228,8 @@ def product(
         acc_up = gl.convert_layout(acc_up, OUT)
     if SPLITS == 1:
         finish(
-            acc, acc_up, parts, scale, squares, residual, out, tile, T, eps, N, K, NORM, GATED, ADD, HALF > 0, USED,
-            BLOCK_M, OUT,
+            acc, acc_up, factor, scale, squares, residual, out, tile, T, N, NORM, GATED, ADD, HALF > 0, USED, BLOCK_M,
+            OUT,
         )  # fmt: skip
     else:
         AREA: gl.constexpr = 64 * BLOCK_M
@@ -252,43 +253,39 @@ def product(
                 if GATED:
                     total_up += gl.load(one + AREA + inner, cache_modifier=".cg")
             finish(
-                total, total_up, parts, scale, squares, residual, out, tile, T, eps, N, K, NORM, GATED, ADD, HALF > 0,
-                USED, BLOCK_M, OUT,
+                total, total_up, factor, scale, squares, residual, out, tile, T, N, NORM, GATED, ADD, HALF > 0, USED,
+                BLOCK_M, OUT,
             )  # fmt: skip
             gl.store(counter + tile, 0)
 
 
 @gluon.jit
 def turn(
-    a, b, head_norm, cos, sin, slot, queries, keys, values, head, T, eps, HQ: gl.constexpr, HKV: gl.constexpr,
+    a, b, norms, angles, places, queries, keys, values, head, T, eps, HQ: gl.constexpr, HKV: gl.constexpr,
     D: gl.constexpr, BLOCK_M: gl.constexpr, OUT: gl.constexpr,
 ):  # fmt: skip
-    """See `triton_heads.turn`."""
+    """See `triton_heads.turn`. norms: the head's two halves; angles: both halves of cos, then of sin; places: slots."""
     HALF: gl.constexpr = D // 2
     at = gl.arange(0, HALF, gl.SliceLayout(1, OUT))
     tokens = gl.arange(0, BLOCK_M, gl.SliceLayout(0, OUT))
     inside = (at < HALF)[:, None] & (tokens < T)[None, :]
     if head >= HQ + HKV:
-        place = gl.load(slot + tokens, tokens < T, other=0).to(gl.int64) * HKV + head - HQ - HKV
+        place = places * HKV + head - HQ - HKV
         to_value = values + place[None, :] * D + at[:, None]
         gl.store(to_value, a.to(values.dtype.element_ty), inside)
         gl.store(to_value + HALF, b.to(values.dtype.element_ty), inside)
     else:
         factor = (1.0 / gl.sqrt((gl.sum(a * a, 0) + gl.sum(b * b, 0)) / D + eps))[None, :]
-        a = a * factor * gl.load(head_norm + head * D + at).to(gl.float32)[:, None]
-        b = b * factor * gl.load(head_norm + head * D + HALF + at).to(gl.float32)[:, None]
-        angle = tokens[None, :] * D + at[:, None]
-        new_a = a * gl.load(cos + angle, inside, other=0.0).to(gl.float32)
-        new_a -= b * gl.load(sin + angle, inside, other=0.0).to(gl.float32)
-        new_b = b * gl.load(cos + angle + HALF, inside, other=0.0).to(gl.float32)
-        new_b += a * gl.load(sin + angle + HALF, inside, other=0.0).to(gl.float32)
+        a = a * factor * norms[0].to(gl.float32)[:, None]
+        b = b * factor * norms[1].to(gl.float32)[:, None]
+        new_a = a * angles[0].to(gl.float32) - b * angles[2].to(gl.float32)
+        new_b = b * angles[1].to(gl.float32) + a * angles[3].to(gl.float32)
         if head < HQ:
             to_query = queries + (tokens[None, :] * HQ + head) * D + at[:, None]
             gl.store(to_query, new_a.to(queries.dtype.element_ty), inside)
             gl.store(to_query + HALF, new_b.to(queries.dtype.element_ty), inside)
         else:
-            place = gl.load(slot + tokens, tokens < T, other=0).to(gl.int64) * HKV + head - HQ
-            to_key = keys + place[None, :] * D + at[:, None]
+            to_key = keys + (places * HKV + head - HQ)[None, :] * D + at[:, None]
             gl.store(to_key, new_a.to(keys.dtype.element_ty), inside)
             gl.store(to_key + HALF, new_b.to(keys.dtype.element_ty), inside)
 
@@ -307,9 +304,9 @@ def project(
     unit = gl.program_id(0)
     head = unit // (2 * SPLITS)
     N: gl.constexpr = (HQ + 2 * HKV) * 128
-    acc, _, parts = multiply(
-        x, weight, squares, (unit // SPLITS) * 64, (unit % SPLITS) * (TURNS * BLOCK_K), T, N, K, TURNS, False, HALF,
-        BLOCK_M <= 64, PARTS, SIZE, 64, BLOCK_M, BLOCK_K, STAGES, EARLY, WARPS, PDL, OUT,
+    acc, _, factor = multiply(
+        x, weight, squares, (unit // SPLITS) * 64, (unit % SPLITS) * (TURNS * BLOCK_K), T, eps, N, K, TURNS, False, HALF,
+        True, PARTS, SIZE, 64, BLOCK_M, BLOCK_K, STAGES, EARLY, WARPS, PDL, OUT,
     )  # fmt: skip
     inner = (
         gl.arange(0, BLOCK_M, gl.SliceLayout(0, OUT))[None, :] * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))[:, None]
@@ -318,23 +315,29 @@ def project(
     gl.thread_barrier()
     done = gl.atomic_add(counter + head, 1, sem="acq_rel")
     if done == 2 * SPLITS - 1:
-        if BLOCK_M > 64:  # with more tokens there are no registers left to keep them in
-            late = square_parts(squares, T, PARTS, SIZE, BLOCK_M, OUT)
-            factor = (1.0 / gl.sqrt(gl.sum(late, 0) / K + eps))[None, :]
-        else:
-            factor = (1.0 / gl.sqrt(gl.sum(parts, 0) / K + eps))[None, :]
+        # All that a head needs is asked for before anything waits: sums over a head put a barrier between loads.
+        at = gl.arange(0, 64, gl.SliceLayout(1, OUT))
+        tokens = gl.arange(0, BLOCK_M, gl.SliceLayout(0, OUT))
+        inside = (at < 64)[:, None] & (tokens < T)[None, :]
+        turns = tokens[None, :] * 128 + at[:, None]
+        of_head = gl.minimum(head, HQ + HKV - 1) * 128 + at  # values have no norm
+        norms = (gl.load(head_norm + of_head), gl.load(head_norm + 64 + of_head))
+        angles = (
+            gl.load(cos + turns, inside, other=0.0), gl.load(cos + 64 + turns, inside, other=0.0),
+            gl.load(sin + turns, inside, other=0.0), gl.load(sin + 64 + turns, inside, other=0.0),
+        )  # fmt: skip
+        places = gl.load(slot + tokens, tokens < T, other=0).to(gl.int64)
         a = gl.zeros((64, BLOCK_M), gl.float32, OUT)
         b = gl.zeros((64, BLOCK_M), gl.float32, OUT)
         for split in gl.static_range(SPLITS):
-            at = partial + (head * 2 * SPLITS + split) * AREA + inner
-            a += gl.load(at, cache_modifier=".cg")
-            b += gl.load(at + SPLITS * AREA, cache_modifier=".cg")
+            part = partial + (head * 2 * SPLITS + split) * AREA + inner
+            a += gl.load(part, cache_modifier=".cg")
+            b += gl.load(part + SPLITS * AREA, cache_modifier=".cg")
         if HALF > 0:
-            outputs = scale + head * 128 + gl.arange(0, 64, gl.SliceLayout(1, OUT))
-            a *= gl.load(outputs)[:, None]
-            b *= gl.load(outputs + 64)[:, None]
+            a *= gl.load(scale + head * 128 + at)[:, None]
+            b *= gl.load(scale + head * 128 + 64 + at)[:, None]
         turn(
-            a * factor, b * factor, head_norm, cos, sin, slot, queries, keys, values, head, T, eps, HQ, HKV, 128,
-            BLOCK_M, OUT,
+            a * factor[None, :], b * factor[None, :], norms, angles, places, queries, keys, values, head, T, eps, HQ, HKV,
+            128, BLOCK_M, OUT,
         )  # fmt: skip
         gl.store(counter + head, 0)

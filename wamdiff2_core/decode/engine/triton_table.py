@@ -98,6 +98,8 @@ TABLE: dict[Key, Tiles] = {
 
 ATTEND: dict[tuple[int, int, int, int], Chunks] = {
     (1, 2, 8, 128): Chunks(16, 128, 16, 4, 3, False),  # 8.2 us
+    (1, 8, 8, 128): Chunks(16, 128, 16, 4, 3, False),  # one token's: the tile is the same
+    (1, 16, 8, 128): Chunks(16, 128, 16, 4, 3, False),
     (1, 64, 8, 128): Chunks(64, 64, 8, 8, 2, False, True),
     (1, 128, 8, 128): Chunks(64, 64, 8, 8, 2, False, True),
     (3, 64, 8, 128): Chunks(64, 64, 8, 4, 2, False),
@@ -227,7 +229,7 @@ def chunks_of(
     found = ATTEND.get((rows, queries, kv_heads, head_dim))
     if found is not None and splitting and value_bytes == 2 and shared >= HOPPER_SHARED:
         return found
-    block_m, block_k = 128 if queries > 64 else 64, 64
+    block_m, block_k = 128 if queries > 64 and splitting else 64, 64
     if value_bytes == 4:
         block_m, block_k = 32, 32
     block_m = min(block_m, max(16, 1 << (queries - 1).bit_length()))
