@@ -314,7 +314,6 @@ def main() -> None:
     parser.add_argument("--kinds", default="heads,add,gated,choose,attend")
     parser.add_argument("--seconds", type=float, default=110.0, help="time that the search may take")
     parser.add_argument("--pdl", action="store_true", help="search with dependent launches, as the engine has them")
-    parser.add_argument("--in-step", action="store_true", help="then try each shape's best few in a whole step")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("engine_kernels: no CUDA device here")

@@ -19,7 +19,7 @@ import torch
 
 from wamdiff2_core.decode.engine import triton_table
 from wamdiff2_core.decode.engine.ops import Shape
-from wamdiff2_core.decode.engine.triton_ahead import AbsentDevice, _call_all
+from wamdiff2_core.decode.engine.triton_ahead import AbsentDevice
 from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight
 from wamdiff2_core.decode.engine.triton_ops import Sizes, TritonOps
 from wamdiff2_core.decode.engine.triton_table import MOST_SPLITS, Chunks, Key, Tiles
@@ -244,8 +244,6 @@ def tune(options: argparse.Namespace) -> None:
         for shape, found in rows.items():
             us, cut = found[0]
             print(f"    {entry(shape)!r}: {cut!r},  # {us:.2f} us, best of {len(found)} of {len(lists[shape])}")
-        if options.in_step:
-            _in_step(pool, rows, options)
     finally:
         for process in list(pool._processes.values()):
             process.terminate()
@@ -284,72 +282,3 @@ def _measured(ready: dict[tuple[str, tuple], list[Job]], until: float) -> Rows:
                 break
         rows[shape].sort(key=lambda pair: pair[0])
     return rows
-
-
-def _in_step(pool: ProcessPoolExecutor, rows: Rows, options: argparse.Namespace) -> None:
-    """What is best alone need not be best between its neighbours: try each shape's best few in a whole step.
-
-    One shape after the other, those that cost most first; a cut stays where the step gets faster by it.
-    """
-    from engine_kernels import Step, places_of
-
-    for shape, found in rows.items():
-        (triton_table.TABLE if shape[0] == "product" else triton_table.ATTEND)[entry(shape)] = found[0][1]
-    places = places_of([1024])
-    sizes = {**vars(SIZES), "places": places}
-    step = Step(places)
-    small = step.quantised() if 8 in options.bits else None
-    for tokens, bits in [(1, 16), (32, 16), (64, 16), (32, 8), (1, 8)]:
-        bucket = triton_table.bucket_of(tokens)
-        if bits not in options.bits or bucket not in options.buckets:
-            continue
-        weights = step if bits == 16 else small
-        assert weights is not None
-        tries = [
-            (shape, cut)
-            for shape, found in rows.items()
-            if (shape[1][3:] == (bucket, bits // 8) if shape[0] == "product" else shape[1] == (1, tokens))
-            for cut in _few(shape, found)
-        ]
-        waiting = [pool.submit(_compile_step, sizes, tokens, bits == 8, shape, cut) for shape, cut in tries]
-        known = _step_ms(weights, sizes, tokens, bits == 8)
-        print(f"# step of {tokens} tokens, {bits} bits: {known:.4f} ms with what is best alone")
-        for (shape, cut), compiled in zip(tries, waiting, strict=True):
-            table: dict = triton_table.TABLE if shape[0] == "product" else triton_table.ATTEND
-            before, table[entry(shape)] = table[entry(shape)], cut
-            try:
-                compiled.result(timeout=60)
-                ms = _step_ms(weights, sizes, tokens, bits == 8)
-            except Exception as error:  # noqa: BLE001 - told; a candidate that fails costs no other
-                print(f"# {cut!r}: {type(error).__name__}: {error}")
-                ms = float("inf")
-            if ms < known * 0.999:
-                known = ms
-                print(f"    {entry(shape)!r}: {cut!r},  # step {ms:.4f} ms")
-            else:
-                table[entry(shape)] = before
-
-
-def _few(shape: tuple[str, tuple], found: list[tuple[float, Any]]) -> list[Any]:
-    """The best few of a shape, and the best few that leave room for the next kernel's programs beside them."""
-    cuts = [cut for us, cut in found if us < 1.25 * found[0][0]]
-    room = [cut for cut in cuts if _shared(shape, cut) < 110 * 1024]
-    return list(dict.fromkeys([*cuts[1:7], *room[:4]]))
-
-
-def _shared(shape: tuple[str, tuple], cut: Any) -> int:
-    if shape[0] == "attend":
-        return 2 * 128 * (cut.block_m + cut.stages * 2 * cut.block_k)
-    rows = 2 if shape[1][0] == "gated" else 1
-    return cut.block_k * (rows * cut.block_n * shape[1][4] + shape[1][3] * 2) * cut.stages
-
-
-def _step_ms(weights: Any, sizes: dict[str, int], tokens: int, fp8: bool) -> float:
-    ops = TritonOps(PAGE, Sizes(**sizes), fp8=fp8, pdl=True)
-    return weights.ms(ops, tokens, 1024)
-
-
-def _compile_step(sizes: dict[str, int], tokens: int, fp8: bool, shape: tuple[str, tuple], cut: Any) -> None:
-    """Everything a step runs, with one cut changed."""
-    (triton_table.TABLE if shape[0] == "product" else triton_table.ATTEND)[entry(shape)] = cut
-    _call_all(TritonOps(PAGE, Sizes(**sizes), device="meta", fp8=fp8, pdl=True), 1, tokens)
