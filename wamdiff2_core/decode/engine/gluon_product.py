@@ -68,17 +68,17 @@ def norm_factor(
 
 @gluon.jit
 def multiply(
-    x, weight, squares, first, begin, T, eps, N: gl.constexpr, K: gl.constexpr, TURNS: gl.constexpr, GATED: gl.constexpr,
-    HALF: gl.constexpr, NORM: gl.constexpr, PARTS: gl.constexpr, SIZE: gl.constexpr, USED: gl.constexpr,
-    BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr, WARPS: gl.constexpr,
-    PDL: gl.constexpr, OUT: gl.constexpr,
+    x, weight, squares, first, begin, T, eps, N: gl.constexpr, K: gl.constexpr, TURNS: gl.constexpr,
+    GATED: gl.constexpr, HALF: gl.constexpr, NORM: gl.constexpr, PARTS: gl.constexpr, SIZE: gl.constexpr,
+    USED: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_K: gl.constexpr, STAGES: gl.constexpr, EARLY: gl.constexpr,
+    WARPS: gl.constexpr, PDL: gl.constexpr, OUT: gl.constexpr,
 ):  # fmt: skip
     """Sums (64, BLOCK_M) of weight (., K) at rows `first` on times x (T, K), over TURNS * BLOCK_K inputs from `begin`;
 
     the same of rows N further on if GATED, else again; `norm_factor` if NORM, made while the first inputs are on their
-    way. USED of the 64 rows are read, the others count as zeros. HALF: weights are pairs of 8-bit numbers, see `Fp8Weight`,
-    and BLOCK_K is a multiple of 2 HALF; 0: they are of 16 bits. Waits for the kernel in front on the way, and lets the
-    next one begin when the last loads are under way if EARLY, else when they are all there.
+    way. USED of the 64 rows are read, the others count as zeros. HALF: weights are pairs of 8-bit numbers, see
+    `Fp8Weight`, and BLOCK_K is a multiple of 2 HALF; 0: they are of 16 bits. Waits for the kernel in front on the way,
+    and lets the next one begin when the last loads are under way if EARLY, else when they are all there.
     """
     ROWS: gl.constexpr = 64
     WIDE: gl.constexpr = BLOCK_K // 2 if HALF > 0 else BLOCK_K  # columns of a tile
@@ -175,8 +175,9 @@ def multiply(
 
 @gluon.jit
 def finish(
-    acc, acc_up, factor, scale, squares, residual, out, tile, T, N: gl.constexpr, NORM: gl.constexpr, GATED: gl.constexpr, ADD: gl.constexpr, SCALED: gl.constexpr, USED: gl.constexpr,
-    BLOCK_M: gl.constexpr, OUT: gl.constexpr,
+    acc, acc_up, factor, scale, squares, residual, out, tile, T, N: gl.constexpr, NORM: gl.constexpr,
+    GATED: gl.constexpr, ADD: gl.constexpr, SCALED: gl.constexpr, USED: gl.constexpr, BLOCK_M: gl.constexpr,
+    OUT: gl.constexpr,
 ):  # fmt: skip
     """Everything behind the sums (64, BLOCK_M): scales of weights, norm, gate, residual; the store, squares if ADD."""
     row = gl.arange(0, 64, gl.SliceLayout(1, OUT))
@@ -305,8 +306,8 @@ def project(
     head = unit // (2 * SPLITS)
     N: gl.constexpr = (HQ + 2 * HKV) * 128
     acc, _, factor = multiply(
-        x, weight, squares, (unit // SPLITS) * 64, (unit % SPLITS) * (TURNS * BLOCK_K), T, eps, N, K, TURNS, False, HALF,
-        True, PARTS, SIZE, 64, BLOCK_M, BLOCK_K, STAGES, EARLY, WARPS, PDL, OUT,
+        x, weight, squares, (unit // SPLITS) * 64, (unit % SPLITS) * (TURNS * BLOCK_K), T, eps, N, K, TURNS, False,
+        HALF, True, PARTS, SIZE, 64, BLOCK_M, BLOCK_K, STAGES, EARLY, WARPS, PDL, OUT,
     )  # fmt: skip
     inner = (
         gl.arange(0, BLOCK_M, gl.SliceLayout(0, OUT))[None, :] * 64 + gl.arange(0, 64, gl.SliceLayout(1, OUT))[:, None]
@@ -337,7 +338,7 @@ def project(
             a *= gl.load(scale + head * 128 + at)[:, None]
             b *= gl.load(scale + head * 128 + 64 + at)[:, None]
         turn(
-            a * factor[None, :], b * factor[None, :], norms, angles, places, queries, keys, values, head, T, eps, HQ, HKV,
-            128, BLOCK_M, OUT,
+            a * factor[None, :], b * factor[None, :], norms, angles, places, queries, keys, values, head, T, eps, HQ,
+            HKV, 128, BLOCK_M, OUT,
         )  # fmt: skip
         gl.store(counter + head, 0)
