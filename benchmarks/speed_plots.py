@@ -71,9 +71,12 @@ def roofline(report: dict[str, Any], path: Path) -> bool:
                 if one["prefix"] in (0, report["prefixes"][0]):
                     prompt = one["pass"] == "first"
                     name = f"prompt\n{one['tokens']:,}" if prompt else f"{one['tokens']}"
-                    place = {"xytext": (0, 8), "ha": "center"} if prompt else {"xytext": (7, -11)}
+                    place: dict[str, Any] = {"xytext": (7, -11)}
+                    if prompt:  # above the roof, which would cross it
+                        place = {"xytext": (0, 42), "ha": "center", "arrowprops": {"arrowstyle": "-", "lw": 0.5}}
                     axes.annotate(name, (a, b), textcoords="offset points", fontsize=8, **place)
     axes.set(xscale="log", yscale="log", xlabel="floating-point operations a byte read", ylabel="TFLOP/s", xlim=span)
+    axes.set_ylim(top=4 * PEAK_TFLOPS)
     prefixes = " and ".join(f"{prefix:,}" for prefix in report["prefixes"])
     axes.set_title(f"Passes of the engine behind prefixes of {prefixes}; labels: tokens in a pass", fontsize=10)
     figure.legend(loc="outside lower center", frameon=False, fontsize=9)

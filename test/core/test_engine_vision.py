@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -109,13 +108,12 @@ def test_a_kernel_set_says_what_runs_the_encoders_layers() -> None:
 @pytest.mark.gpu
 @torch.inference_mode()
 @pytest.mark.parametrize("name", ["torch", "triton", "triton_fp8"])
-def test_triton_sets_turn_the_encoders_heads_by_a_kernel(name: str) -> None:
+def test_triton_sets_run_the_encoders_layers_by_their_kernels(name: str) -> None:
     config, one = {**config_dict(), "block_diffusion": block_diffusion()}, EngineConfig(**SMALL)
     with tempfile.TemporaryDirectory() as folder:
         model = load_model(save(Path(folder), config, random_model(config)), device="cuda")
     decoder, layer = EngineDecoder(model, one, name), kernel_set(name, model, one).image_layer
-    turn = inspect.signature(layer).parameters["turn"].default
-    assert turn.__module__.endswith("triton_prompt" if name != "torch" else "model.vision")
+    assert layer.__module__.endswith("triton_vision" if name != "torch" else "model.vision")
     ids, pixels, grids = prompt(9, images=3)
     got = decoder.engine.encode(model, pixels.to("cuda"), grids)
     plain = encode_images(model.model.model.visual, pixels.to("cuda"), grids)
