@@ -58,7 +58,7 @@ CASES = {
     "2b rows": [QWEN, [(4, 1), (4, 32)], False, False, 90],
     "2b 8-bit": [QWEN, [(1, 1), (1, 32), (1, 64), (1, 128), (1, 2048)], True, True, 90],
     "2b flow": [QWEN, [(1, 1), (1, 32), (1, 64), (3, 32)], False, None, 90],
-    "2b flow 8-bit": [QWEN, [(1, 1), (1, 32), (1, 64)], True, None, 90],
+    "2b flow 8-bit": [QWEN, [(1, 1), (1, 32), (1, 64), (3, 32)], True, None, 90],
     "tiny": [TINY, [(1, 1), (1, 32), (1, 128), (1, 512)], False, False, 90],
 }
 
