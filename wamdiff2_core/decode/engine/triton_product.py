@@ -30,7 +30,8 @@ def let_next_begin(PDL: tl.constexpr):
 def wait_for_inputs(PDL: tl.constexpr):
     """Wait until the kernel before this one has ended. What that kernel writes may not be touched earlier.
 
-    Every kernel lets the next one begin behind its own wait, so all kernels in front of the one before have ended.
+    Every kernel but attention's two lets the next one begin behind its own wait, so all kernels in front of the one
+    before have ended by then. Behind attention comes a product, which reads nothing but weights before it waits.
     """
     if PDL:
         cuda.gdc_wait()
