@@ -25,7 +25,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from engine_tune import tune
+
+try:
+    from engine_tune import tune
+except ModuleNotFoundError as error:
+    raise SystemExit(f"engine_kernels: expected the package {error.name}, which is not installed") from None
 
 from wamdiff2_core.decode.engine.ops import LayerWeights, Shape
 from wamdiff2_core.decode.engine.triton_ahead import compile_all

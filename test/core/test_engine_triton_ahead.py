@@ -24,7 +24,7 @@ from wamdiff2_core.decode.engine.triton_ops import Sizes
 
 known, passes, fp8, pdl, arch = json.loads(sys.argv[1])
 sizes = Sizes(tokens=128, rows=4, places=2560, **known)
-early, shared, start = [], [], triton.compiler.CompiledKernel._init_handles
+early, shared, ahead, start = [], [], [], triton.compiler.CompiledKernel._init_handles
 
 def look(kernel):
     # Is a tile read by the threads as well as by tensor cores that work on while the loop goes on?
@@ -33,13 +33,21 @@ def look(kernel):
     fed = {turned.get(one, one) for pair in re.findall(r"warp_group_dot (%[\\w#]+), (%[\\w#]+)", code) for one in pair}
     if fed:
         shared.append(bool(fed & set(re.findall(r"local_load (%[\\w#]+)", code))))
-    if not pdl:
+    if pdl is False:
         return start(kernel)
     # What does the kernel do to memory, other than asking the cache for it, before it waits for those in front of it?
     code = kernel.asm["ptx"][kernel.asm["ptx"].index(".entry"):]
     if "griddepcontrol.wait" not in code:
         return start(kernel)  # launched plainly
     code = code[:code.index("griddepcontrol.wait")]
+    source = kernel.src
+    known = {source.fn.arg_names[place[0]]: value for place, value in source.constants.items()}
+    if "STAGES" in known:
+        # Weights that come in ahead: of all stages but one, 16 bytes a thread and copy, and nothing of the tokens.
+        tile = 64 * known["BLOCK_K"] * (1 if known["HALF"] else 2) * (2 if known.get("GATED") else 1)
+        copies = (known["STAGES"] - 1) * tile // (16 * 32 * known["WARPS"])
+        ahead.append((kernel.metadata.name, len(re.findall("cp[.]async[.]c[ag]", code)), copies))
+        code = re.sub("cp[.]async", "", code)
     reads = bool(re.search(r"ld[.]global|cp[.]async", code))
     writes = bool(re.search(r"st[.]global|[^a-z]atom[.]|[^a-z]red[.]", code))
     early.append((kernel.metadata.name, reads, writes))
@@ -47,7 +55,7 @@ def look(kernel):
 
 triton.compiler.CompiledKernel._init_handles = look
 built = compile_all(16, sizes, passes, fp8=fp8, pdl=pdl, arch=arch)
-print(json.dumps([[*dataclasses.astuple(one)] for one in built] + [early, shared]))
+print(json.dumps([[*dataclasses.astuple(one)] for one in built] + [early, shared, ahead]))
 """
 QWEN = {"hidden": 2048, "heads": 16, "kv_heads": 8, "head_dim": 128, "ffn": 6144, "vocab": 151_936}
 TINY = {"hidden": 256, "heads": 4, "kv_heads": 2, "head_dim": 64, "ffn": 1024, "vocab": 1152}
@@ -75,7 +83,7 @@ def test_kernels_compile(case, tmp_path) -> None:
         [sys.executable, "-c", SCRIPT, json.dumps(case)], capture_output=True, text=True, env=environ, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    *built, early, shared_tiles = json.loads(done.stdout)
+    *built, early, shared_tiles, ahead = json.loads(done.stdout)
     names = {one[0] for one in built}
     assert names >= {"product", "project", "square_sums", "best_of_tile", "best_of_all", "attend"}
     most, spill = {90: (227 * 1024, 0), 89: (99 * 1024, 16)}[case[4]]
@@ -83,8 +91,10 @@ def test_kernels_compile(case, tmp_path) -> None:
     assert not [one for one in built if one[3] > spill]
     # Triton 3.6 gives such a tile one buffer too few: it is overwritten while the tensor cores still read it.
     assert not any(shared_tiles) and bool(shared_tiles) == (case[4] == 90)
-    # A dependent launch begins before the kernel in front of it has ended: only attention looks at anything by then,
-    # at limits and pages, which are there since the pass began; products with weights ahead (None) are no part of this.
-    assert bool(early) == bool(case[3])
+    # A dependent launch begins before the kernel in front of it has ended: only attention looks at anything by then, at
+    # what is older than the pass (limits, pages, keys and values), and products whose weights come in ahead, at these.
+    assert bool(early) == (case[3] is not False)
     assert {name for name, reads, _ in early if reads} <= {"attend", "combine"}
     assert not any(writes for *_, writes in early)
+    assert {name for name, *_ in ahead} == ({"product", "project"} if case[3] is None else set())
+    assert all(copies == weights > 0 for _, copies, weights in ahead)

@@ -43,6 +43,35 @@ def close(got: torch.Tensor, case: Paged, dtype: torch.dtype) -> None:
     near(got, plain_attention(case, PAGE).to(dtype), dtype)
 
 
+@triton.jit
+def least_new(limits, out, width, ROW: tl.constexpr):
+    tl.store(out, triton_attend.first_new(limits, width, ROW))
+
+
+@pytest.mark.parametrize("by_block", [False, True])
+@pytest.mark.parametrize("kind", ["narrow", "wide", "first"])
+def test_what_is_read_ahead_is_older_than_the_pass(kind: str, by_block: bool) -> None:
+    """The bound lies before all places that a pass appends to, however its tokens see one another; 0 if none counts."""
+    for size, held, begin, prompt, rolled in ((1, 9, 0, 3, True), (4, 40, 8, 5, True), (8, 100, 16, 8, False)):
+        noisy = [held + begin + size] * size  # limits, see Moves.take
+        places = list(range(held + begin, held + begin + size))
+        if kind == "wide":
+            clean = [held + begin - size + at for at in range(size)]
+            sees = [held + begin if by_block else one + 1 for one in clean]
+            noisy, places = ((sees if rolled else [0] * size) + noisy, (clean if rolled else []) + places)
+        if kind == "first":  # PromptBuffers.tokens: padded by two
+            fresh = list(range(held, held + prompt))
+            seen = [min((one // size + 1) * size, held + prompt) if by_block else one + 1 for one in fresh]
+            noisy, places = [*seen, 0, 0, *([held + prompt + size] * size)], fresh
+        limits = torch.tensor(noisy, dtype=torch.int32, device=DEVICE)
+        out = torch.full((1,), -1, dtype=torch.int32, device=DEVICE)
+        row = 1 << (len(noisy) - 1).bit_length()
+        least_new[(1,)](limits, out, len(noisy), ROW=row)
+        assert 0 <= int(out) <= min(places) and int(out) > min(places) - 2 * len(noisy)
+        least_new[(1,)](limits * 0, out, len(noisy), ROW=row)
+        assert int(out) == 0
+
+
 @pytest.fixture
 def cut_by(monkeypatch):
     def use(cut: Chunks) -> None:

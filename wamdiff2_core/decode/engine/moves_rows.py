@@ -83,7 +83,7 @@ def looked_up(
 def lined_up(
     carry: Tensor, hidden: Tensor, rolled: Tensor, bits: Tensor, sets: Tensor, following: bool, wide: bool, pdl: bool
 ) -> tuple[Tensor, Tensor]:
-    """See Moves.line_up; sets (R, B). ValueError: strided."""
+    """See Moves.line_up; sets (R, B). ValueError: strided, or too few tokens a row."""
     _check(carry, rolled, bits, sets, hidden[0])
     (rows, size), (_, width, inner), words = sets.shape, hidden.shape, bits.shape[1]
     if width < size * (1 + wide) and not (following and width == size * wide):

@@ -81,9 +81,10 @@ class Sizes:
 
 
 class TritonOps:
-    """See Ops. dtype: of activations and cache (weights may be Fp8Weight); pdl: let a kernel be loaded while the one
+    """See Ops. page_size: places a page. dtype: of activations and cache; fp8: weights are Fp8Weight.
 
-    before it ends (programmatic dependent launch, CUDA 9.0 devices and later).
+    pdl: let a kernel be loaded while the one before it ends (programmatic dependent launch, CUDA 9.0 devices and
+    later); flow: with it, products whose weights come in ahead (gluon_product: Hopper, bfloat16) where that pays.
     """
 
     name = "triton"

@@ -1,6 +1,6 @@
 """What a prompt and its images need beside products and attention, as Triton kernels: for any number of tokens.
 
-Both are bound by memory: everything is read once and written once, where plain operations write each intermediate
+All are bound by memory: everything is read once and written once, where plain operations write each intermediate
 result. Allocate their outputs. Inference only: no gradient passes through.
 """
 

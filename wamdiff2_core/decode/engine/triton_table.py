@@ -136,13 +136,13 @@ FLOW: dict[Key, Flow | None] = {
     ("add", 2048, 6144, 128, 1): Flow(128, 4, 5, True, 8),
     ("gated", 6144, 2048, 128, 1): Flow(128, 1, 4, True, 8, 48),
 }
-"""Cuts of products whose weights come in ahead, measured in a whole step: `benchmarks/engine_step_tune.py`.
+"""Cuts of products whose weights come in ahead, measured in steps of 28 or 10 layers: `benchmarks/engine_step_tune.py`.
 
 None: slower than the plain kernel. Others go by a rule, see `flow_of`.
 """
 _FLOW_SHARED = 200 * 1024
 MOST_SPLITS = 16
-"""What scratch is made for; splits are powers of two."""
+"""What scratch is made for. Those of attention are powers of two."""
 
 
 def dependent(arch: int) -> bool:
@@ -174,8 +174,8 @@ def flow_of(kind: str, outputs: int, inputs: int, bucket: int, weight_bytes: int
     key = (kind, outputs, inputs, bucket, weight_bytes)
     if key in FLOW:
         return FLOW[key]
-    # Where the plain kernels were faster at the sizes of Qwen3-VL-2B and 4B: with many tokens there is no room for
-    # weights ahead, and with few of them 8-bit ones are there soon enough.
+    # Where these cuts were slower than the plain kernels: with many tokens there is no room for weights ahead (at the
+    # sizes of Qwen3-VL-2B); 8-bit ones for gate, up and down with few tokens (at 4B's).
     slower = bucket > 64 if weight_bytes > 1 else bucket <= 32 and kind != "heads"
     # Two 8-bit numbers that share a word lie 64 inputs apart.
     rows, block_k, splits = 2 if kind == "gated" else 1, 128, 1
