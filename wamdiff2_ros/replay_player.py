@@ -31,6 +31,7 @@ START_LIMIT_S = 120.0  # until the node listens: it loads a checkpoint
 ANSWER_LIMIT_S = 20.0
 AGAIN_S = 5.0  # pictures are sent again after so long without a plan: on a busy machine they may overtake the motion
 REST_LIMIT_S = 8.0  # from the plan to boxes and answers
+MEET_S = 0.5  # from the driver's outputs being seen to the first pictures
 SETTLE_S = 0.02  # motion and texts are let through before the pictures that they belong to
 KINDS = {"trajectory": Trajectory, "stats": Stats, "boxes": Boxes, "answer": Answer}
 RELIABLE = QoSProfile(history=HistoryPolicy.KEEP_LAST, depth=200, reliability=ReliabilityPolicy.RELIABLE)
@@ -73,13 +74,18 @@ class Player:
         rclpy.try_shutdown(context=self._context)
 
     def wait_for_driver(self, alive: Callable[[], object]) -> None:
-        """Until the driver listens to all inputs. `alive` raises if its process has ended.
+        """Until the driver listens to all inputs and its outputs are there. `alive` raises if its process has ended.
 
-        NoAnswer if it never listens.
+        What it said before the two have met would be lost, and no picture is answered twice. NoAnswer if it never
+        listens or has no outputs.
         """
-        needed = [self._clock, *self._publishers.values()]
-        if not self._until(lambda: all(p.get_subscription_count() for p in needed), START_LIMIT_S, alive):
+        inputs = [self._clock, *self._publishers.values()]
+        if not self._until(lambda: all(p.get_subscription_count() for p in inputs), START_LIMIT_S, alive):
             raise NoAnswer(f"the driver node does not listen after {START_LIMIT_S:.0f} s; see its log")
+        outputs = [f"/{NODE}/output/{part}" for part in KINDS]
+        if not self._until(lambda: all(map(self._node.count_publishers, outputs)), START_LIMIT_S, alive):
+            raise NoAnswer(f"the driver node listens, but has no outputs after {START_LIMIT_S:.0f} s; see its log")
+        self._until(lambda: False, MEET_S, alive)  # we know of it by now; it may hear of us a little later
 
     def play(self, moment: Moment, tasks: Sequence[str], alive: Callable[[], object], first: bool) -> bool:
         """Send what was recorded up to this moment, then its pictures; wait for the answer. False if none came.
