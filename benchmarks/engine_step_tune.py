@@ -43,6 +43,8 @@ from benchmarks.engine_step_cuts import (
     without_flow,
 )
 from benchmarks.engine_step_model import Built, Compilers, Step, begin, compile_case, compile_step, told
+from wamdiff2_core.decode.engine.kernel_sets import triton_release
+from wamdiff2_core.decode.engine.triton_table import why_no_flow
 
 GAIN = 0.0015  # share of a step that a cut has to save to stay
 KEPT = 8  # candidates of a kernel that get a second turn
@@ -276,10 +278,11 @@ def main(arguments: list[str] | None = None) -> int:
     if not torch.cuda.is_available():
         raise SystemExit("engine_step_tune: no CUDA device here")
     major, minor = torch.cuda.get_device_capability()
-    if major != 9:
-        raise SystemExit(f"engine_step_tune: these kernels are for compute capability 9, this device has {major}")
     if importlib.util.find_spec("triton") is None:
         raise SystemExit("engine_step_tune: the package triton is not installed")
+    problem = why_no_flow(10 * major + minor, triton_release())
+    if problem:
+        raise SystemExit(f"engine_step_tune: no products with weights ahead here: {problem}")
     began = time.monotonic()
     result = run(options, 10 * major + minor)
     print(f"# {time.monotonic() - began:.0f} s")

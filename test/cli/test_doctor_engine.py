@@ -21,7 +21,7 @@ from wamdiff2_cli import engine_build, engine_checks
 from wamdiff2_cli.main import app
 from wamdiff2_core import Driver, kernel_choice
 from wamdiff2_core.decode import pick
-from wamdiff2_core.decode.engine import flashinfer_checks, flashinfer_ops
+from wamdiff2_core.decode.engine import flashinfer_checks, flashinfer_ops, kernel_sets
 from wamdiff2_core.decode.engine.config import EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
 from wamdiff2_core.decode.engine.flashinfer_checks import Finding, findings
@@ -46,6 +46,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: find("json" if name == "triton" else name))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(pick, "triton_sizes", lambda config, sizes: None)
+    monkeypatch.setattr(kernel_sets, "triton_release", lambda: "3.6.0")
 
 
 def flashinfer(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], capability=HOPPER) -> None:

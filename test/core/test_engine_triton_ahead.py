@@ -5,6 +5,7 @@ Runs in a process of its own, since Triton decides when it is imported whether k
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -13,6 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from wamdiff2_core.decode.engine.triton_table import why_no_flow
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
@@ -96,5 +99,7 @@ def test_kernels_compile(case, tmp_path) -> None:
     assert bool(early) == (case[3] is not False)
     assert {name for name, reads, _ in early if reads} <= {"attend", "combine"}
     assert not any(writes for *_, writes in early)
-    assert {name for name, *_ in ahead} == ({"product", "project"} if case[3] is None else set())
+    # Another release of Triton runs the plain kernels, which have compiled here, too.
+    flow = case[3] is None and why_no_flow(case[4], importlib.metadata.version("triton")) is None
+    assert {name for name, *_ in ahead} == ({"product", "project"} if flow else set())
     assert all(copies == weights > 0 for _, copies, weights in ahead)

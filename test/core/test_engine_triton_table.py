@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
 import pytest
@@ -17,6 +18,7 @@ from wamdiff2_core.decode.engine.triton_table import (
     Key,
     chunks_of,
     flow_of,
+    why_no_flow,
 )
 
 SHAPES = {  # hidden, query heads, ffn of Qwen3-VL-2B, 4B, 8B, and of a model that fits no tile
@@ -38,6 +40,19 @@ def check(key: Key, cut: Flow) -> None:
     assert cut.warps == (8 if bucket == 128 else 4)
     # Two 8-bit numbers of a word lie 64 inputs apart.
     assert nbytes == 2 or cut.block_k % 128 == 0
+
+
+@pytest.mark.parametrize(
+    ("arch", "release", "told"),
+    [
+        (90, "3.6.0", None), (90, "3.6.1+git", None), (90, "3.60.0", "found 3.60.0"),
+        (90, "3.7.1", "triton 3.6, .*3.7.1"), (90, "3.5.1", "found 3.5.1"), (80, "3.6.0", "Hopper"),
+        (100, "3.6.0", "Hopper"),
+    ],
+)  # fmt: skip
+def test_weights_come_in_ahead_only_where_they_were_seen_to(arch: int, release: str, told: str | None) -> None:
+    problem = why_no_flow(arch, release)
+    assert problem is None if told is None else re.search(told, problem or "")
 
 
 @pytest.mark.parametrize("key", FLOW, ids=str)

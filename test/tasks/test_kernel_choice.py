@@ -14,6 +14,7 @@ import torch
 from wamdiff2_cli import engine_checks
 from wamdiff2_core import DecodingConfig, Driver
 from wamdiff2_core.decode import pick
+from wamdiff2_core.decode.engine import kernel_sets
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
 from wamdiff2_core.decode.pick import Choice
 from wamdiff2_core.errors import CheckpointError, ConfigError
@@ -40,6 +41,19 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(pick, "why_not_triton", lambda device, dtype: None if device.type == "cuda" else "no GPU")
     monkeypatch.setattr(pick, "triton_sizes", lambda config, sizes: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr(kernel_sets, "triton_release", lambda: "3.6.0")
+
+
+@pytest.mark.parametrize("word", ["auto", "engine", "triton", "triton_fp8"])
+def test_another_release_of_triton_is_said_with_what_it_costs(gpu, ours: Path, monkeypatch, word: str) -> None:
+    assert "without" not in foresee(ours, "cuda", "bfloat16", word).choice.reason
+    monkeypatch.setattr(kernel_sets, "triton_release", lambda: "3.7.1")
+    choice = foresee(ours, "cuda", "bfloat16", word).choice
+    assert choice.word.startswith("triton") and "without weights ahead of their products" in choice.reason
+    assert "triton 3.6" in choice.reason and choice.reason.endswith("found 3.7.1")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (8, 0))
+    assert "without" not in foresee(ours, "cuda", "bfloat16", word).choice.reason  # such a GPU has them with no release
 
 
 def without_weights(ours: Path, folder: Path, **changes: Any) -> Path:

@@ -11,7 +11,13 @@ import torch
 from wamdiff2_core.decode.decoder import BlockDecoder
 from wamdiff2_core.decode.engine.config import EngineConfig
 from wamdiff2_core.decode.engine.decoder import EngineDecoder
-from wamdiff2_core.decode.engine.kernel_sets import KERNEL_SETS, triton_sizes, why_not_flashinfer, why_not_triton
+from wamdiff2_core.decode.engine.kernel_sets import (
+    KERNEL_SETS,
+    slower_here,
+    triton_sizes,
+    why_not_flashinfer,
+    why_not_triton,
+)
 from wamdiff2_core.decode.engine.weights import check_model, shape_of
 from wamdiff2_core.decode.kernels import KERNEL_SETS as BLOCK_SETS
 from wamdiff2_core.errors import ConfigError
@@ -83,7 +89,7 @@ def decide(word: str, device: torch.device, dtype: torch.dtype, model: TextModel
         problem = elsewhere or why_not("triton", model)
         if problem:
             return Choice("lean", f"auto: no engine: {problem}")
-        return Choice("triton", f"auto: {device} and the package triton")
+        return Choice("triton", _with_lack(f"auto: {device} and the package triton", device))
     chosen, reason = word, "asked for"
     if word == "engine":
         chosen, reason = ("torch", f"engine: no Triton: {elsewhere}") if elsewhere else ("triton", "engine")
@@ -95,7 +101,7 @@ def decide(word: str, device: torch.device, dtype: torch.dtype, model: TextModel
         problem = why_not_flashinfer(device, dtype, shape, page_size)
     if problem:
         raise ConfigError(f"kernels {word}: {problem}{_way_out(device)}")
-    return Choice(chosen, reason)
+    return Choice(chosen, _with_lack(reason, device) if chosen.startswith("triton") else reason)
 
 
 def why_not(kernel_set: str, model: TextModel | None) -> str | None:
@@ -113,6 +119,12 @@ def make_decoder(choice: Choice, loaded: LoadedModel, config: EngineConfig) -> B
     if choice.word in BLOCK_SETS:
         return BlockDecoder(loaded, choice.word)
     return EngineDecoder(loaded, config, choice.word)
+
+
+def _with_lack(reason: str, device: torch.device) -> str:
+    """The reason for Triton's kernels, and what they have to do without on the device."""
+    lack = slower_here(device)
+    return f"{reason}; {lack}" if lack else reason
 
 
 def _way_out(device: torch.device) -> str:

@@ -84,6 +84,24 @@ def why_not_triton(device: torch.device, dtype: torch.dtype) -> str | None:
     return None
 
 
+def triton_release() -> str:
+    """Of the package triton, which has to be there."""
+    import triton
+
+    return triton.__version__
+
+
+def slower_here(device: torch.device) -> str | None:
+    """What the Triton kernels that run on this device lack there, though it could have it; None: nothing."""
+    from wamdiff2_core.decode.engine.triton_table import why_no_flow
+
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return None
+    major, minor = torch.cuda.get_device_capability(device)
+    problem = why_no_flow(10 * major + minor, triton_release()) if major == 9 else None
+    return problem and f"without weights ahead of their products: {problem}"
+
+
 def triton_sizes(text: Any, config: EngineConfig) -> Sizes:
     """What scratch an engine of these sizes needs for a model with this text config. ConfigError: not made for it.
 
@@ -113,7 +131,7 @@ def _triton(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
     from wamdiff2_core.decode.engine.moves_triton import TritonMoves
     from wamdiff2_core.decode.engine.triton_ops import TritonOps
     from wamdiff2_core.decode.engine.triton_prompt import turned_heads
-    from wamdiff2_core.decode.engine.triton_table import dependent
+    from wamdiff2_core.decode.engine.triton_table import dependent, why_no_flow
     from wamdiff2_core.decode.engine.triton_vision import ACTIVATION, image_layer
 
     fp8 = name == "triton_fp8"
@@ -121,9 +139,10 @@ def _triton(name: str, loaded: LoadedModel, config: EngineConfig) -> KernelSet:
         sizes = triton_sizes(loaded.config.text_config, config)
         major, minor = torch.cuda.get_device_capability(loaded.device)
         pdl = dependent(10 * major + minor)
+        flow = why_no_flow(10 * major + minor, triton_release()) is None
         ops = TritonOps(
             config.page_size, sizes, dtype=_dtype(loaded), device=loaded.device, fp8=fp8, pdl=pdl,
-            flow=major == 9,  # its tensor cores are Hopper's alone
+            flow=flow,
         )  # fmt: skip
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"engine kernels {name}: {error}") from error

@@ -21,7 +21,7 @@ from triton.backends.driver import DriverBase
 from wamdiff2_core.decode.engine.ops import Shape
 from wamdiff2_core.decode.engine.triton_fp8 import DTYPE, Fp8Weight
 from wamdiff2_core.decode.engine.triton_ops import Sizes, TritonOps
-from wamdiff2_core.decode.engine.triton_table import dependent
+from wamdiff2_core.decode.engine.triton_table import dependent, why_no_flow
 
 _SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 100: 232_448, 120: 101_376}
 """Largest shared memory of a program, by architecture."""
@@ -97,7 +97,8 @@ def compile_all(
     """
     device = AbsentDevice(arch).install()
     own = dependent(arch) if pdl is None else pdl
-    ops = TritonOps(page_size, sizes, device="meta", fp8=fp8, pdl=own, flow=pdl is None and arch // 10 == 9)
+    flow = pdl is None and why_no_flow(arch, triton.__version__) is None
+    ops = TritonOps(page_size, sizes, device="meta", fp8=fp8, pdl=own, flow=flow)
     for rows, width in passes:
         _call_all(ops, rows, width)
     return device.built

@@ -141,6 +141,8 @@ FLOW: dict[Key, Flow | None] = {
 None: slower than the plain kernel. Others go by a rule, see `flow_of`.
 """
 _FLOW_SHARED = 200 * 1024
+GLUON = ("3.6",)
+"""Releases of Triton with which products that take weights ahead have run on a GPU."""
 MOST_SPLITS = 16
 """What scratch is made for. Those of attention are powers of two."""
 
@@ -148,6 +150,16 @@ MOST_SPLITS = 16
 def dependent(arch: int) -> bool:
     """Whether kernels are launched dependent on one another (TritonOps, pdl) on a GPU of this architecture."""
     return arch >= 90
+
+
+def why_no_flow(arch: int, triton: str) -> str | None:
+    """Why products take no weights ahead on a GPU of this architecture with this release of Triton; None: they do."""
+    if arch // 10 != 9:
+        return "they are made for Hopper's tensor cores"
+    if not triton.startswith(tuple(f"{one}." for one in GLUON)):
+        known = ", ".join(GLUON)
+        return f"they are made for Gluon of triton {known}, which changes from release to release; found {triton}"
+    return None
 
 
 def bucket_of(tokens: int) -> int:
